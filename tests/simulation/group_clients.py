@@ -23,6 +23,8 @@ from simulation.node import Violation
 from simulation.virtual_time import Schedule
 
 UNCONFIRMED_MOST = 3
+KEYS = 3
+"""Of last-value queues."""
 
 
 class Waiting(NamedTuple):
@@ -156,7 +158,9 @@ class Publisher:
             self._attempts.pop(number)
             return
         attempt = 0 if self._is_numbered else self._attempts[number]
-        payload = message(f"{self.name}/{number}/{attempt}", durable=True)
+        text = f"{self.name}/{number}/{attempt}"
+        has_key = queue.arguments.last_value_queue_key
+        payload = message(text, durable=True, key=f"{number % KEYS}") if has_key else message(text, durable=True)
         if self._is_numbered:
             payload = payload._replace(producer=self.name.encode(), sequence=number)
         queues = self._queue_ids.setdefault(number, set())

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.codec import decode
 from simulation.node import Violation
 
 
@@ -38,14 +40,40 @@ class GroupLedger:
         self.latest: dict[tuple[object, bytes], int] = {}
         """By consumer and publisher: the last number that came without a mark."""
         self.handed_out = 0
+        self.displaced: set[bytes] = set()
+        """What the log says has left for newer messages."""
         self._log: dict[int, bytes] = {}
         """Of all committed records."""
+        self._messages: dict[int, ev.Enqueued] = {}
+        """Of all committed records, by their LSNs."""
+        self._unread: set[int] = set()
+        """Queues that messages have left for newer ones of which it is not known what they were: who told of the log
+        was shown it in the middle."""
+        self._outdated: list[tuple[int, int, ev.Enqueued]] = []
+        """Of last values that have left for newer ones: where the log says so, their ids, and they themselves."""
 
     def committed(self, member: str, lsn: int, record: bytes) -> None:
         """A member was told that this record of its log is committed."""
-        there = self._log.setdefault(lsn, record)
-        if there != record:
+        there = self._log.get(lsn)
+        if there is None:
+            self._log[lsn] = record
+            for _, event, _ in decode(record).records:
+                self._note(lsn, event)
+        elif there != record:
             raise Violation(f"{member} has another event at LSN {lsn} than the one that was committed there")
+
+    def _note(self, lsn: int, event: ev.Event) -> None:
+        """Something is committed for the first time."""
+        if isinstance(event, ev.Enqueued):
+            self._messages[lsn] = event
+        elif isinstance(event, ev.Dequeued) and event.reason is ev.DequeueReason.DISPLACED:
+            for number in event.ids:
+                dropped = self._messages.get(number)
+                if dropped is None:
+                    self._unread.add(event.queue)
+                    continue
+                self.displaced.add(dropped.payload)
+                self._outdated += [(lsn, number, dropped)] if dropped.key else []
 
     def given(self, member: str, consumer: object, payload: bytes, marked: bool) -> None:
         """A message goes to a consumer."""
@@ -53,6 +81,8 @@ class GroupLedger:
         recorded = self._recorded()
         if payload in self.accepted and member in recorded:
             raise Violation(f"{member} hands out {payload!r}, whose acceptance was confirmed")
+        if payload in self.displaced and member in recorded:
+            raise Violation(f"{member} hands out {payload!r}, which has left for newer messages")
         others = [name for name in self.out[payload] if name != member and name in recorded]
         if others and member in recorded:
             raise Violation(f"{member} hands out {payload!r}, which is out at {others[0]}")
@@ -126,11 +156,23 @@ class GroupLedger:
 
     def check_nothing_lost(self, there: dict[int, set[bytes]]) -> None:
         """`there`: payloads by queue, in the end."""
+        self._check_last_values()
         everything = set[bytes]().union(*there.values())
         for payload, queues in self.confirmed.items():
+            if payload in self.displaced or not queues.isdisjoint(self._unread):
+                continue
             if payload not in self.accepting and queues.isdisjoint(self.deleted) and payload not in everything:
                 raise Violation(f"{payload!r} was confirmed, nobody has accepted it, and it is not there")
         for queue, payloads in there.items():
             again = payloads & self.accepted
             if again:
                 raise Violation(f"queue {queue} has {min(again)!r}, whose acceptance was confirmed")
+
+    def _check_last_values(self) -> None:
+        """Where all of the log in between is known: that of a member that joined begins late."""
+        for lsn, number, dropped in self._outdated:
+            later = range(number + 1, lsn)
+            newer = [self._messages[between] for between in later if between in self._messages]
+            is_known = all(between in self._log for between in later)
+            if is_known and not any(other.queues == dropped.queues and other.key == dropped.key for other in newer):
+                raise Violation(f"the last value {dropped.payload!r} of {dropped.key} was dropped")

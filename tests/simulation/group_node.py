@@ -180,6 +180,8 @@ class GroupNode:
         settings = self._settings(self.name, f"{self.name}-{self.lives}")
         process = self.process = GroupProcess()
         committed_lsn = self.disk.load(process.resources.replicated)
+        for batch in self.disk.batches:
+            self._note_records(process, batch)
         process.serving = GroupServing(
             settings, process.resources, process.replication, committed_lsn, partial(self.feed, process), SLICE_S
         )  # fmt: skip
@@ -224,6 +226,7 @@ class GroupNode:
     def _tick(self, process: GroupProcess) -> None:
         if self.process is process:
             if not process.is_paused:
+                process.resources.timers.tick(self.now_ms)
                 self.feed(process, fx.Ticked())
             self._schedule.after(TICK_S, partial(self._tick, process))
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from qpid_ha_broker.events.types import Scalar
+
 FAULTS_END_S: Final = 7.0
 CHECK_ALL_EVERY: Final = 10
 """In every so-manieth seed invariants are checked after each input."""
@@ -40,6 +42,21 @@ class GroupFaultKind(StrEnum):
     """Writes of the record take effect after whoever wanted them was told that they failed."""
     OPERATOR = "operator"
     """Somebody makes or deletes a queue, at one member or at two at once."""
+
+
+class GroupQueueKind(StrEnum):
+    """What newer messages do to those that are there."""
+
+    PLAIN = "plain"
+    RING = "ring"
+    LAST_VALUE = "last-value"
+
+    @property
+    def arguments(self) -> dict[str, Scalar]:
+        """With which it is declared."""
+        if self is GroupQueueKind.RING:
+            return {"qpid.policy_type": "ring", "qpid.max_count": 4}
+        return {"qpid.last_value_queue_key": "key"} if self is GroupQueueKind.LAST_VALUE else {}
 
 
 _WEIGHTS: Final[dict[GroupFaultKind, int]] = {
@@ -76,6 +93,8 @@ class GroupPlan:
     late: int
     """Of them, those that start in the middle of it all."""
     queues: int
+    kinds: tuple[GroupQueueKind, ...]
+    """Of each queue."""
     publishers: int
     consumers: int
     sessions: int
@@ -107,7 +126,8 @@ def draw_group_plan(seed: int) -> GroupPlan:
         seed=seed,
         members=members,
         late=draw.choice((0, 0, 1, 2)) if members > 2 else 0,
-        queues=draw.randint(1, 3),
+        queues=(queues := draw.randint(1, 3)),
+        kinds=tuple(random.Random(f"{seed}/kinds").choices(list(GroupQueueKind), (6, 1, 1), k=queues)),
         publishers=draw.randint(1, 4),
         consumers=draw.randint(1, 5),
         sessions=random.Random(f"{seed}/sessions").choice((0, 0, 1, 2)),

@@ -59,18 +59,18 @@ class GroupWorld:
         for node in self.nodes:
             node.clients = self.connections
             node.checks_all = plan.seed % CHECK_ALL_EVERY == 0
-        self.queues = [f"q{number}" for number in range(plan.queues)]
+        self.queues = {f"q{number}": kind.arguments for number, kind in enumerate(plan.kinds)}
+        """Their arguments, by name."""
+        names = list(self.queues)
         self.publishers = [
-            Publisher(
-                f"p{number}", self._draw.choice(self.queues), self.nodes, self.connections, self.schedule, plan.seed
-            )
+            Publisher(f"p{number}", self._draw.choice(names), self.nodes, self.connections, self.schedule, plan.seed)
             for number in range(plan.publishers)
         ]
         self.uses = self._make_uses()
         self.registry = SessionRegistryModel(self.nodes, self.schedule)
         self.sessions = [
             SimulatedSession(
-                f"s{number}", self.queues[number % len(self.queues)], self.nodes, self.connections, self.schedule,
+                f"s{number}", names[number % len(names)], self.nodes, self.connections, self.schedule,
                 self.registry, plan.seed,
             )
             for number in range(plan.sessions)
@@ -85,7 +85,7 @@ class GroupWorld:
     def _make_uses(self) -> list[QueueUse]:
         consumers: dict[tuple[int, str], list[GroupConsumer]] = {}
         for number in range(self.plan.consumers):
-            place = self._draw.randrange(len(self.nodes)), self._draw.choice(self.queues)
+            place = self._draw.randrange(len(self.nodes)), self._draw.choice(list(self.queues))
             consumers.setdefault(place, []).append(GroupConsumer(f"c{number}", self._draw.choice((1, 3, 10))))
         uses = []
         for at, queue in [(at, queue) for at in range(len(self.nodes)) for queue in self.queues]:
@@ -152,9 +152,9 @@ class GroupWorld:
         serving = [node for node in self.nodes if node.role is GroupRole.SERVING]
         if serving:
             node = self._draw.choice(serving)
-            for name in self.queues:
+            for name, arguments in self.queues.items():
                 if queue_named(node, name) is None:
-                    self.connections.write(node, ev.QueueDeclared(name, {}))
+                    self.connections.write(node, ev.QueueDeclared(name, arguments))
 
     # --- faults
 
@@ -216,7 +216,7 @@ class GroupWorld:
 
     def _operate(self, draw: random.Random) -> None:
         """The same at two members at once, now and then: one of them is refused."""
-        name = draw.choice(self.queues)
+        name = draw.choice(list(self.queues))
         serving = [node for node in self.nodes if node.role is GroupRole.SERVING]
         deletes = draw.random() < 0.5
         for node in draw.sample(serving, min(len(serving), draw.randint(1, 2))):
@@ -226,7 +226,7 @@ class GroupWorld:
                 self.connections.write(node, ev.QueueDeleted(queue.id))
             elif queue is None or not deletes:
                 extra = name if queue is None else f"extra-{draw.randint(0, 3)}"
-                self.connections.write(node, ev.QueueDeclared(extra, {}))
+                self.connections.write(node, ev.QueueDeclared(extra, self.queues.get(extra, {})))
 
     # --- the end
 

@@ -21,6 +21,7 @@ from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.ownership import Ownership
 from qpid_ha_broker.group.queue_use import QueueUse
 from qpid_ha_broker.model.errors import NotFound
+from qpid_ha_broker.model.queues.orders import LastValue
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets import state as set_state
@@ -153,5 +154,16 @@ def test_handing_out_before_all_know_who_owns_the_queue_is_found(monkeypatch: py
         return self._parts.role is GroupRole.SERVING and owns and queue not in self._parts.yielding
 
     monkeypatch.setattr(QueueUse, "may_hand_out", as_delivered_here)
+
+    found_by(monkeypatch, seeds())
+
+
+def test_dropping_the_newest_value_of_a_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    superseded = LastValue.superseded
+
+    def and_the_newest(self: LastValue) -> Iterable[Entry]:
+        return [*superseded(self), *([*self][-1:] if len(self) > 2 else [])]
+
+    monkeypatch.setattr(LastValue, "superseded", and_the_newest)
 
     found_by(monkeypatch, seeds())

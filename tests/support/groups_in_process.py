@@ -8,11 +8,13 @@ from pathlib import Path
 from cluster_in_process import InProcessCluster, eventually, free_ports
 from event_loops import in_event_loop
 from hosted_sets import RecordsInOnePlace
-from model_support import message
+from model_support import message, qpid
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
+from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.model.errors import BeingMade
 from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 
 BROKERS = ("a", "b", "c")
@@ -59,13 +61,13 @@ class Groups:
         self.cluster.brokers[broker].schedule_turn()
         await eventually(lambda: token.is_committed)
 
-    async def declare(self, broker: str, queue: str) -> None:
+    async def declare(self, broker: str, queue: str, **arguments: Scalar) -> None:
         """Ask until it is there, as the directory does."""
         hosted = self.hosted(broker)
 
         def is_there() -> bool:
             try:
-                hosted.configuration.declare_queue(queue, {})
+                hosted.configuration.declare_queue(queue, qpid(arguments))
             except BeingMade:
                 hosted.touch()
                 return False
@@ -77,6 +79,26 @@ class Groups:
         resources = self.hosted(broker).resources
         for text in texts:
             await self.commit(broker, resources.publish(resources.catalog.queues[queue], message(text), 0))
+
+    def attach(self, broker: str, queue: str, credit: int = 0) -> Consumer:
+        """A consumer that takes no message that is there."""
+        resources, consumer = self.hosted(broker).resources, Consumer(accepts=lambda body: False)
+        resources.subscribe(resources.catalog.queues[queue], consumer, consumer)
+        consumer.credit = credit
+        resources.catalog.wake(resources.catalog.queues[queue])
+        self.hosted(broker).touch()
+        self.cluster.brokers[broker].schedule_turn()
+        return consumer
+
+    def users(self, broker: str, queue: str) -> set[str]:
+        """Who has the queue, or waits for it, as that broker knows."""
+        owner, waiting = self.member(broker).member.queues.users(self.hosted(broker).resources.catalog.queues[queue].id)
+        return {owner, *waiting} - {""}
+
+    def unhost(self, broker: str) -> None:
+        hosts = self.cluster.brokers[broker].sets
+        assert hosts is not None
+        hosts.hosts.unhost("orders", "the test wants it")
 
     def bodies(self, broker: str, queue: str) -> list[str]:
         there = self.hosted(broker).resources.catalog.queues[queue]

@@ -49,10 +49,10 @@ class LittleMember:
             self._group.carry_out(self, effect)
 
     def turn(self) -> None:
+        self.resources.work.run()
         self.serving.turn_ends(self._group.now_s)
         if not self.replication.read_only:
             self.core.hand_out()
-        self.resources.work.run()
         self.feed(fx.GroupTurnEnded())
 
     def queue(self, name: str = "q") -> Queue:
@@ -124,7 +124,7 @@ class LittleGroup:
                 self._soon.popleft()()
             elif self._order:
                 self.deliver_next()
-            else:
+            elif not any(member.resources.work for member in self.members):
                 return
         raise RuntimeError("the group does not come to rest")
 

@@ -73,6 +73,8 @@ class LoneGroupMember(PairedBroker):
                 self.serving.refused(effect)
             case fx.RoleChanged():
                 self.serving.look(effect.reason)
+            case fx.CommitAdvanced():
+                self.hosted.touch()
 
     def turn(self) -> None:
         """The set's is the member's."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from little_group import LittleGroup, LittleMember
-from model_support import NOW_MS, bodies, message, transaction_of
+from model_support import NOW_MS, bodies, message, qpid, transaction_of
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.serving import STUCK_S, StuckQueue
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
-from qpid_ha_broker.model.commands.moving import begin_move
+from qpid_ha_broker.model.commands.moving import PORTION_MESSAGES, begin_move
 from qpid_ha_broker.model.errors import (
-    InvalidArgument,
     NotEnoughReplicas,
     NotFound,
     NotPrimary,
@@ -31,8 +30,8 @@ def group() -> LittleGroup:
     return LittleGroup()
 
 
-def held(member: LittleMember) -> list[str]:
-    return bodies(member.queue().messages)
+def held(member: LittleMember, queue: str = "q") -> list[str]:
+    return bodies(member.queue(queue).messages)
 
 
 def consumer(member: LittleMember, credit: int) -> Consumer:
@@ -303,11 +302,51 @@ def test_a_purge_at_a_member_that_is_left_behind_is_given_up(group: LittleGroup)
     assert isinstance(purge.failure, NotPrimary)
 
 
-def test_messages_are_not_moved_by_a_command(group: LittleGroup) -> None:
-    group.a.write(ev.QueueDeclared("other", {}))
+def two_queues(group: LittleGroup, **arguments: ev.Scalar) -> None:
+    """Messages in `q`, and `other`."""
+    group.a.write(ev.QueueDeclared("other", qpid(arguments)))
     group.settle()
-    with pytest.raises(InvalidArgument):
-        begin_move(group.a.resources, group.a.queue(), group.a.queue("other"))
+    publish(group, group.c, *map(str, range(2 * PORTION_MESSAGES + 1)))
+
+
+def test_messages_are_moved_by_a_member_that_owns_their_queue_and_each_is_in_one_of_two(group: LittleGroup) -> None:
+    two_queues(group)
+    taking = consumer(group.a, 1)
+    group.settle()
+    move = begin_move(group.b.resources, group.b.queue(), group.b.queue("other"))
+    assert (move.written, move.failure) == (None, None)
+    group.settle()
+    assert move.count == 0
+    group.pass_time(group.slice_s + 0.1)
+    assert move.written is not None
+    assert (move.count, move.held, move.written.is_committed) == (2 * PORTION_MESSAGES, 1, True)
+    assert bodies(group.a.core.inbox(taking)) == ["0"]
+    for member in group.members:
+        assert (held(member), len(held(member, "other"))) == (["0"], 2 * PORTION_MESSAGES)
+    assert group.b.serving.member.queues.owner(group.b.queue().id) != "b"
+
+
+def test_a_ring_is_not_filled_beyond_its_limits_by_what_is_moved_to_it(group: LittleGroup) -> None:
+    two_queues(group, policy_type="ring", max_count=PORTION_MESSAGES + 10)
+    move = begin_move(group.b.resources, group.b.queue(), group.b.queue("other"))
+    group.settle()
+    assert (move.count, type(move.failure)) == (PORTION_MESSAGES + 10, QueueFull)
+    assert [len(held(member, "other")) for member in group.members] == [PORTION_MESSAGES + 10] * 3
+    assert [len(held(member)) for member in group.members] == [PORTION_MESSAGES - 9] * 3
+
+
+def test_messages_stay_whose_new_queue_is_deleted_before_they_come(group: LittleGroup) -> None:
+    two_queues(group)
+    mine = group.b.core.consumer(group.b.queue(), accepts=lambda body: False)
+    group.b.core.give_credit(group.b.queue(), mine, 1)
+    group.settle()
+    group.c.write(ev.QueueDeleted(group.c.queue("other").id))
+    group.c.turn()
+    move = begin_move(group.b.resources, group.b.queue(), group.b.queue("other"))
+    group.settle()
+    assert (move.count, type(move.failure)) == (0, NotFound)
+    assert [len(held(member)) for member in group.members] == [2 * PORTION_MESSAGES + 1] * 3
+    assert group.b.queue().messages.acquired == 0
 
 
 def test_a_full_queue_refuses_at_each_member_what_comes_after_it_was_told(group: LittleGroup) -> None:

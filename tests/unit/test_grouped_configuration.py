@@ -120,12 +120,8 @@ def test_an_exchange_and_its_bindings_are_there_once_all_have_them(group: Little
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"auto_delete": True},
         {"exclusive": True},
         {"cluster.source": "amqp://elsewhere/q"},
-        {"last_value_queue_key": "k"},
-        {"policy_type": "ring", "max_count": 5},
-        {"policy_type": "self-destruct", "max_count": 5},
     ],
 )
 def test_what_one_member_cannot_decide_is_refused(group: LittleGroup, arguments: dict[str, str | int | bool]) -> None:

@@ -29,6 +29,8 @@ class GroupSettings:
     patience_s: float = 1.0
     """Who was restarted, or is with fewer than half, waits so long for others before it goes on without them; the
     second in the order of names twice as long, and so on."""
+    comeback_s: float = 10.0
+    """Users of a queue that deletes itself have so long to come back to it when a member has left, perhaps theirs."""
     ask_again_s: float = 1.0
     """What was not answered is asked again."""
     min_in_sync: int = 1

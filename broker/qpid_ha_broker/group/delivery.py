@@ -63,6 +63,7 @@ class DeliveredLog:
         if queue is not None:
             messages = cast("Sequence[ev.Enqueued]", events)
             self._ctx.resource_set.deliver(messages, partial(self._ctx.resource_set.came_plain, queue, messages))
+            self._note_arrival(queue)
             awaited = is_awaited(self._ctx.settings.name, sender, events[:1], self.lineage.ownership)
             return UnitOutcome(self._ctx.last_lsn, None, awaited)
         strange = [type(event).__name__ for event in events if type(event) not in SUBMITTED_TYPES]
@@ -89,7 +90,8 @@ class DeliveredLog:
         for event in events:
             if type(event) is not ev.Enqueued or event.queues != queues or event.expires_at_ms or event.key:
                 return None
-        return self._ctx.resource_set.catalog.queues_by_id.get(queues[0])
+        queue = self._ctx.resource_set.catalog.queues_by_id.get(queues[0])
+        return None if queue is None or queue.needs_care else queue
 
     def _before(self, events: Iterable[ev.Event]) -> None:
         """What becomes of ownership; and who gives back what nobody else knows it had was given it all the same."""
@@ -107,15 +109,26 @@ class DeliveredLog:
         """Consumers may find something, or have to be told that their queue is but a tombstone."""
         catalog = self._ctx.resource_set.catalog
         for event in events:
-            if isinstance(event, ev.QueueUpdated):
+            if isinstance(event, ev.QueueUsed) and event.queue in catalog.queues_by_id:
+                catalog.note_use(catalog.queues_by_id[event.queue])
+            elif isinstance(event, ev.QueueUpdated):
                 updated = catalog.queues_by_id.get(event.queue)
+                if updated is not None:
+                    catalog.note_use(updated)  # who has to ask for it depends on its arguments
                 if updated is not None and updated.deleted:
                     catalog.deleted_queues.append(updated)
-            if isinstance(event, ev.Enqueued | ev.Released):
+            elif isinstance(event, ev.Enqueued | ev.Released):
                 for queue_id in event.queues if isinstance(event, ev.Enqueued) else (event.queue,):
                     queue = catalog.queues_by_id.get(queue_id)
                     if queue is not None:  # the same unit may delete it
-                        catalog.note_arrival(queue)
+                        self._note_arrival(queue)
+
+    def _note_arrival(self, queue: Queue) -> None:
+        """Consumers may find something, or something has to leave."""
+        resource_set = self._ctx.resource_set
+        resource_set.catalog.note_arrival(queue)
+        if queue.displaces:
+            resource_set.replication.note_due(queue)
 
     def _deliver(self, events: Sequence[ev.Event]) -> None:
         by_hand = None if self.catch_up is None else partial(self._follow, self.catch_up, events)
@@ -203,7 +216,7 @@ class DeliveredLog:
         for entry in queue.messages.find_all(returned.held):
             queue.messages.give_back(entry, failed=False)
             entry.acquired_before = True
-        self._ctx.resource_set.catalog.note_arrival(queue)
+        self._note_arrival(queue)
 
     def release_all(self) -> None:
         """Nobody but sessions holds anything, as far as this copy knows: this member is outside."""

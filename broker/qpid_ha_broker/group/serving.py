@@ -51,7 +51,7 @@ class GroupServing:
         self._feed = feed
         self._hands_out = False
         """It serves, as `look` found it last."""
-        self._slices = Slices(resources.catalog, replication.due, resources.purges, slice_s)
+        self._slices = Slices(resources, replication.due, slice_s, settings.comeback_s)
         replication.multicast, replication.window_bytes = self._multicast, settings.window_bytes
         replication.owns, replication.users = self.member.queues.may_hand_out, self.member.queues.users
         replication.is_wanted_elsewhere = self.member.queues.is_wanted_elsewhere
@@ -116,6 +116,8 @@ class GroupServing:
             else:
                 queue.messages.hold(entry, ELSEWHERE)
         self.resources.catalog.note_arrival(queue)
+        if queue.displaces:
+            self._replication.note_due(queue)
 
     def look(self, reason: str) -> bool:
         """Whether commands are taken now, which may have changed because of `reason`. Where they were and are no more,
@@ -141,7 +143,7 @@ class GroupServing:
         """What came while this member did not hand out has woken nobody, or was shown to it."""
         self._slices.begin()
         for queue in self.resources.catalog.queues.values():
-            if queue.messages.next_expiry_ms() is not None:
+            if queue.displaces or queue.messages.next_expiry_ms() is not None:
                 self.resources.timers.watch(queue)
 
     def turn_ends(self, now_s: float) -> float:
@@ -157,5 +159,5 @@ class GroupServing:
             for asked in self._slices.turn(self.member, now_s):
                 self._feed(asked)
             ends_s = self._slices.ends_s
-        self.resources.purges.resume()
+        self.resources.purges.owned.resume()
         return ends_s

@@ -2,9 +2,11 @@
 
 | a queue of which | this member | |
 | --- | --- | --- |
-| a consumer here has credit, or a purge goes on | does not have it, and has not asked | asks |
-| messages have expired | is the first member, and nobody has it | asks |
-| nobody here takes anything any more, and nothing has expired | has it, or has asked | yields |
+| a consumer here has credit, or a purge or a move goes on | does not have it, and has not asked | asks |
+| a consumer is here, and the queue deletes itself | the same | asks |
+| something has to leave | is the first member, and nobody has it | asks |
+| the same | has it | drops it, or does so at its next tick |
+| nobody here takes anything any more, and nothing has to leave | has it, or has asked | yields |
 | somebody here takes something | has it, others wait, and the slice is over | yields, and asks again |
 | the same | has it, and nobody waits | goes on |
 
@@ -13,7 +15,17 @@ a message came, went out, or was answered ends after `slice_s`. Where messages a
 may be that only consumers of another member want them, or nobody does: each such slice in a row is twice as long as the
 one before, up to `IDLE_SLICE_S`.
 
+What has to leave: messages that have expired; of a ring those over its limits, the oldest first; of a last-value queue
+those that newer values took the place of. All but the first is seen when a message is delivered, by all members, so a
+queue is over its limits, or has two values of a key, until its owner has said what leaves, and that is delivered. It is
+decided again from what is there by who owns the queue next: a member that dies in the middle leaves nothing undone, and
+what it has said and nobody was delivered counts nowhere.
+
 With what it yields it tells which messages its consumers still have.
+
+A queue that deletes itself is used as long as somebody has it, or waits for it: so a member with consumers asks whether
+they have credit or not, and one without yields. Each member notes since when nobody does. The first member has it
+deleted (`QueueTimers`), after a time in which users of a member that has left may come back.
 """
 
 from __future__ import annotations
@@ -27,8 +39,7 @@ from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.ownership import ranges_of
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
-from qpid_ha_broker.model.sets.catalog import Catalog
-from qpid_ha_broker.model.sets.purge import Purges
+from qpid_ha_broker.model.sets.resources import Resources
 
 IDLE_SLICE_S: Final = 1.0
 """The longest slice in which nothing happens to the messages of a queue."""
@@ -58,22 +69,26 @@ class Slices:
     this member is about to have it, or about to yield it: queues at rest cost nothing.
     """
 
-    def __init__(self, catalog: Catalog, due: dict[Queue, None], purges: Purges, slice_s: float) -> None:
-        """`due`: see `Grouped.due`."""
-        self._catalog = catalog
+    def __init__(self, resources: Resources, due: dict[Queue, None], slice_s: float, comeback_s: float) -> None:
+        """`due`: see `Grouped.due`; `comeback_s`: `GroupSettings.comeback_s`."""
+        self._catalog = resources.catalog
         self._due = due
-        self._purges = purges
-        self._slice_s = slice_s
+        self._owned_work, self._shrinking = resources.purges.owned, resources.shrinking
+        self._slice_s, self._comeback_ms = slice_s, int(comeback_s * 1000)
         self.moves_total = 0
         """How often this member came to hand out from a queue."""
         self.ends_s = inf
         """When the next slice of this member ends, as far as the last turn can tell."""
         self._idle: dict[int, int] = {}
         """By queue, how many of the last slices here went by without anything that happened to its messages."""
+        self._members: tuple[str, ...] = ()
+        """Whom the record named at the last turn; empty: this member has just begun to take part."""
+        self._seen_used: set[int] = set()
+        """Queues that delete themselves, and of which users have been seen."""
         self._asked: dict[int, _WantedQueue] = {}
         self._watched: dict[int, None] = {}
         """Queues to look at in the next turn, whatever happens."""
-        catalog.used_otherwise = {}
+        self._catalog.used_otherwise = {}
 
     def forget(self) -> None:
         """This member has no part in the group: nobody knows any more what it asked for."""
@@ -82,6 +97,7 @@ class Slices:
 
     def begin(self) -> None:
         """This member takes part from now on: all is to be looked at that somebody may want."""
+        self._members = ()
         self._watched |= dict.fromkeys(self._asked)
         for queue in self._catalog.queues.values():
             if queue.dispatcher.consumers:
@@ -89,6 +105,10 @@ class Slices:
 
     def turn(self, member: GroupMember, now_s: float) -> list[WantAsked | YieldAsked]:
         """What is to be said at the end of a turn. Consumers of a queue that has come are woken."""
+        if self._members != member.record.members and self._catalog.now_ms:
+            if not set(member.record.members).issuperset(self._members or ("",)):
+                self._keep_for_return()
+            self._members = member.record.members
         changed, self._catalog.used_otherwise = self._catalog.used_otherwise or {}, {}
         watched, self._watched = self._watched, {}
         looked_at = {**watched, **dict.fromkeys(member.queues.take_moved())}
@@ -102,15 +122,21 @@ class Slices:
             if there is None:
                 self._asked.pop(queue_id, None)
                 self._idle.pop(queue_id, None)
+                self._seen_used.discard(queue_id)
             else:
                 said += self.look_at(member, there, now_s)
         return said
 
     def look_at(self, member: GroupMember, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
         """What is to be said of one queue."""
-        asked, is_purged = self._asked.get(queue.id), self._purges.wants(queue)
-        wants = is_purged or queue.dispatcher.has_takers_with_credit
-        is_due = queue.messages.expiries.is_due(self._catalog.now_ms)
+        asked, has_work = self._asked.get(queue.id), self._owned_work.wants(queue)
+        deletes_itself = queue.arguments.auto_delete
+        wants = has_work or queue.dispatcher.has_takers_with_credit or (deletes_itself and queue.dispatcher.has_takers)
+        if deletes_itself:
+            self._note_use(member, queue)
+        if member.queues.may_hand_out(queue.id):
+            self._shrinking.drop(queue)
+        is_due = queue.messages.expiries.is_due(self._catalog.now_ms) or self._shrinking.is_due(queue)
         if asked is None:
             is_nobodys = is_due and member.is_first and not member.queues.owner(queue.id)
             return self._ask(queue, now_s) if wants or is_nobodys else []
@@ -118,7 +144,7 @@ class Slices:
             asked.since_s, asked.counts = now_s, _counts(queue)
             self.moves_total += 1
             self._catalog.awake[queue] = None
-        has_takers, others_want = is_purged or queue.dispatcher.has_takers, member.queues.others_want(queue.id)
+        has_takers, others_want = has_work or queue.dispatcher.has_takers, member.queues.others_want(queue.id)
         ends_s = self._slice_ends_s(asked, queue, now_s) if asked.is_serving and others_want else inf
         if ends_s <= now_s or not (has_takers or is_due):
             self._idle[queue.id] = self._idle.get(queue.id, 0) + 1 if asked.counts == _counts(queue) else 0
@@ -142,6 +168,26 @@ class Slices:
             return asked.since_s + self._slice_s
         doubled = min(self._idle.get(queue.id, 0), _DOUBLED_MOST)
         return asked.since_s + min(self._slice_s * (1 << doubled), IDLE_SLICE_S)
+
+    def _keep_for_return(self) -> None:
+        """Users of queues that delete themselves may have been connected to who has left."""
+        for queue in self._catalog.queues.values():
+            if queue.arguments.auto_delete:
+                queue.reserve(self._catalog.now_ms + self._comeback_ms)
+                self._catalog.note_use(queue)
+
+    def _note_use(self, member: GroupMember, queue: Queue) -> None:
+        """Whether it is used, at any member."""
+        if queue.dispatcher.has_takers or member.queues.is_wanted_elsewhere(queue.id):
+            queue.unused_since_ms = None
+            self._seen_used.add(queue.id)
+        elif not self._catalog.now_ms:
+            self._watched[queue.id] = None  # it does not know the time yet
+        elif queue.used and queue.unused_since_ms is None:
+            # That it is used is told before its user is: who has not been seen may have gone, or be about to come.
+            since_ms = self._catalog.now_ms + (0 if queue.id in self._seen_used else self._comeback_ms)
+            queue.unused_since_ms = max(since_ms, queue.reserved_until_ms)
+        self._catalog.timed[queue] = None
 
     def _ask(self, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
         self._asked[queue.id] = _WantedQueue(now_s)

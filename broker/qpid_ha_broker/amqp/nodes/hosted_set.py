@@ -328,7 +328,7 @@ class HostedSet:
     def _delete_overrun_queues(self) -> None:
         """Who did not read what came is told so; publishers and other readers go on."""
         for queue, error in self.resources.take_overrun().items():
-            if self.is_there(queue):
+            if self.is_there(queue) and self.configuration.deletion_of(queue) is None:
                 self.configuration.delete_queue(queue.name)
                 if self._is_placed(queue.name):  # what is made anew meanwhile, and used, stays
                     self._host.directory.delete_queue(queue.name, if_empty=True, if_unused=True)

@@ -180,7 +180,7 @@ class Configuration:
         parsed = QueueArguments.parse(arguments)
         if name in self._catalog.queues:
             there = self._catalog.queues[name]
-            if self._deletion_of(there) is not None and there.locked:
+            if self.deletion_of(there) is not None and there.locked:
                 raise InUse(there.locked)
             if there.deleted or there in self._deletions:
                 raise InUse(f"queue {name} is being deleted: try again")
@@ -271,7 +271,7 @@ class Configuration:
         if if_unused and self._replication.is_used_elsewhere(queue):
             text = "stop its consumers, or do not ask for if-unused"
             raise InUse(f"queue {name} has consumers at another member of the group: {text}")
-        going_on = self._deletion_of(queue)
+        going_on = self.deletion_of(queue)
         if going_on is not None:
             return going_on
         note = f"queue {name} deleted; messages in it: {queue.messages.count}"
@@ -322,8 +322,8 @@ class Configuration:
         if self._replication.counts_later:
             self._deletions[deletion.queue] = deletion
 
-    def _deletion_of(self, queue: Queue) -> Deletion | None:
-        """What goes on; what has come to its end in a group is forgotten."""
+    def deletion_of(self, queue: Queue) -> Deletion | None:
+        """What was asked here and goes on; what has come to its end in a group is forgotten."""
         deletion = self._deletions.get(queue)
         if deletion is not None and deletion.is_over:
             del self._deletions[queue]

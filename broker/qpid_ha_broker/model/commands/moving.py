@@ -27,7 +27,7 @@ from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.sets.strategies import check_unlocked
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
 from qpid_ha_broker.model.transactions.transaction import Message
-from qpid_ha_broker.model.work import Task, finish
+from qpid_ha_broker.model.work import Task
 
 PORTION_MESSAGES: Final = 50
 PORTION_BYTES: Final = 256 * 1024
@@ -44,6 +44,9 @@ class QueueMove:
 
     `written`: None while it goes on; then what to wait for until all of it is committed. `failure`: why it was given
     up; the `count` messages that had moved by then stay where they are.
+
+    In a group a portion waits for the one before: what is on its way to the target is not seen there, and may come to
+    nothing.
     """
 
     def __init__(self, resources: Resources, source: Queue, target: Queue, most: int) -> None:
@@ -58,11 +61,19 @@ class QueueMove:
         self._most = most
         self._last_id, self._newest_id = 0, source.log.last_lsn
         self._log = source.log
+        self._portion: CommitToken | None = None
+        """In a group, the last one: it counts later."""
+        self._portion_length = 0
         self._has_seen_all = False
 
     def only(self, message_id: int) -> None:
         """Take no other message."""
         self._last_id, self._newest_id = message_id - 1, message_id
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is known what has become of the last portion."""
+        return self._portion is None or self._portion.is_committed or self._portion.failure is not None
 
     def run(self) -> Task:
         """A portion at each step."""
@@ -71,11 +82,14 @@ class QueueMove:
             if self.failure is None:
                 self._move_portion()
             if self.failure is None and (self._has_seen_all or self.count >= self._most):
-                self.written = self._resources.written
+                self.written = self._resources.written if self._portion is None else self._portion
             yield
 
     def _check(self) -> None:
         """Whether it may go on."""
+        if self._portion is not None and self._portion.failure is not None:
+            self.count -= self._portion_length
+            self._give_up(type(self._portion.failure), str(self._portion.failure))
         refusal = self._resources.replication.read_only
         if refusal:
             self._give_up(NotPrimary, refusal)
@@ -103,8 +117,10 @@ class QueueMove:
         if problem is not None and fit:
             plan, fit, _ = self._plan(messages[:fit])
         if plan is not None and fit:
-            self._resources.carry_out(plan, [Departure(self.source, entries[:fit], DequeueReason.MOVED)])
+            token = self._resources.carry_out(plan, [Departure(self.source, entries[:fit], DequeueReason.MOVED)])
             self.count += fit
+            if self._resources.replication.counts_later:
+                self._portion, self._portion_length = token, fit
         if problem is not None:
             self._give_up(type(problem), str(problem))
 
@@ -165,18 +181,12 @@ def begin_move(
     """
     resources.replication.check_writable()
     _check_queues(source, target)
-    if resources.replication.counts_later:
-        text = f"queue {source.name} is of a group, and what is free here may be out at another member"
-        raise InvalidArgument(f"{text}: consume it, and publish it to {target.name}")
     move = QueueMove(resources, source, target, most)
     if message_id is not None:
         _check_available(source, message_id)
         move.only(message_id)
-    task = move.run()
-    if message_id is not None or source.messages.count <= PORTION_MESSAGES:
-        finish(task)
-    else:
-        resources.work.add(task)
+    is_short = message_id is not None or source.messages.count <= PORTION_MESSAGES
+    resources.purges.owned.begin(source, move.run(), is_short=is_short, is_ready=lambda: move.is_ready)
     return move
 
 

@@ -9,7 +9,7 @@ transactions have accepted, which have limits of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from qpid_ha_broker.model.errors import QueueFull
@@ -57,7 +57,7 @@ class QueueLimits:
         over_size = messages.size + coming_size + size - limits.max_size if limits.max_size else 0
         most = max(DISPLACED_LENGTH + min(coming_count, 0), 1)  # messages of a transaction come together
         while (over_count > 0 or over_size > 0) and len(dropped) < most:
-            if not self._is_ring_for(size):
+            if not self.is_ring_for(size):
                 raise QueueFull(self._full_text(size))
             entry = self._next_displaced()
             if entry is None:
@@ -80,15 +80,17 @@ class QueueLimits:
             return True
         return messages.size + coming_size > limits.max_size > 0
 
-    def excess(self) -> list[Entry]:
+    def excess(self, leaving: Sequence[Entry] = ()) -> list[Entry]:
         """Up to DISPLACED_LENGTH messages that a ring has to drop to keep its limits; nobody gets them any more.
+        `leaving`: what is about to leave it anyway.
 
         None where it is no ring any more: its arguments may change between two portions."""
-        if not self.has_excess:
+        if not self.has_excess(leaving):
             return []
         limits, messages = self._arguments, self._messages
-        over_count = messages.count - limits.max_count if limits.max_count else 0
-        over_size = messages.size - limits.max_size if limits.max_size else 0
+        leaving_size = sum(entry.size for entry in leaving)
+        over_count = messages.count - len(leaving) - limits.max_count if limits.max_count else 0
+        over_size = messages.size - leaving_size - limits.max_size if limits.max_size else 0
         dropped: list[Entry] = []
         while (over_count > 0 or over_size > 0) and len(dropped) < DISPLACED_LENGTH and self._has_several_free:
             entry = self._next_displaced()
@@ -100,10 +102,11 @@ class QueueLimits:
             over_size -= entry.size
         return dropped
 
-    @property
-    def has_excess(self) -> bool:
+    def has_excess(self, leaving: Sequence[Entry] = ()) -> bool:
         """Whether a ring is over its limits, and not only by what is held: `excess` may find something."""
-        return self._has_several_free and self.goes_over(0, 0)
+        if not (self._has_several_free and self.goes_over(0, 0)):
+            return False
+        return not leaving or self.goes_over(-len(leaving), -sum(entry.size for entry in leaving))
 
     @property
     def is_held_up(self) -> bool:
@@ -118,20 +121,22 @@ class QueueLimits:
         """Whether something is left that nobody holds when one more is dropped: the newest stays, whatever is held."""
         return self._messages.count - self._messages.acquired > 1
 
-    def displace_value(self, key: str) -> Entry | None:
+    def available_value(self, key: str) -> Entry | None:
         """The available older value of `key`, whose room is free for the newer one."""
         older = self._messages.latest(key)
-        if older is None or older.holder is not None:
-            return None
-        self._messages.hold(older, DISPLACED)
-        return older
+        return None if older is None or older.holder is not None else older
+
+    def displace(self, entries: Iterable[Entry]) -> None:
+        """Nobody gets them any more."""
+        for entry in entries:
+            self._messages.hold(entry, DISPLACED)
 
     def undo_displacing(self, dropped: Iterable[Entry]) -> None:
         """Nothing came after all."""
         for entry in dropped:
             self._messages.give_back(entry, failed=False)
 
-    def _is_ring_for(self, size: int) -> bool:
+    def is_ring_for(self, size: int) -> bool:
         """Whether the queue is a ring, into which a message of that size fits alone."""
         limits = self._arguments
         return limits.policy_type is FullPolicy.RING and not 0 < limits.max_size < size

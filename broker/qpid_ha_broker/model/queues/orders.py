@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
@@ -125,6 +125,10 @@ class Order(ABC):
         """The message whose place a new one with that key would take."""
         return None
 
+    def superseded(self) -> Iterable[Entry]:
+        """What is here though something newer took its place: held by somebody, or about to leave."""
+        return ()
+
 
 def make_order(arguments: QueueArguments) -> Order:
     """The order that `arguments` ask for."""
@@ -153,11 +157,12 @@ class Fifo(MessageSequence, Order):
 class LastValue(Fifo):
     """At most one message per key: a newer value goes to the end and takes the place of the older one."""
 
-    __slots__ = ("_latest",)
+    __slots__ = ("_latest", "_superseded")
 
     def __init__(self) -> None:
         super().__init__()
         self._latest: dict[str, Entry] = {}
+        self._superseded: dict[Entry, None] = {}
 
     def append(self, entry: Entry) -> Entry | None:
         super().append(entry)
@@ -166,27 +171,33 @@ class LastValue(Fifo):
             return None
         displaced = self._latest.get(key)
         self._latest[key] = entry
+        if displaced is not None:
+            self._superseded[displaced] = None
         return displaced
 
     def remove(self, entry: Entry) -> None:
         key = entry.header.key
         if self._latest.get(key) is entry:
             del self._latest[key]
+        self._superseded.pop(entry, None)
         super().remove(entry)
 
     def prepend(self, entries: Sequence[Entry]) -> None:
         super().prepend(entries)
         for entry in reversed(entries):
-            if key := entry.header.key:
-                self._latest.setdefault(key, entry)
+            key = entry.header.key
+            if key and self._latest.setdefault(key, entry) is not entry:
+                self._superseded[entry] = None
 
     def take_all(self) -> list[Entry]:
         self._latest.clear()
+        self._superseded.clear()
         return super().take_all()
 
     def dismantle(self) -> Task:
         yield from super().dismantle()
         yield from emptied(self._latest)
+        yield from emptied(self._superseded)
 
     def is_superseded(self, entry: Entry) -> bool:
         key = entry.header.key
@@ -194,6 +205,9 @@ class LastValue(Fifo):
 
     def latest(self, key: str) -> Entry | None:
         return self._latest.get(key)
+
+    def superseded(self) -> Iterable[Entry]:
+        return self._superseded
 
 
 class ByPriority(Order):

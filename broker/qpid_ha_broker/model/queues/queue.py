@@ -16,7 +16,7 @@ from qpid_ha_broker.model.queues.handout_marks import QueueMark
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.limits import QueueLimits
 from qpid_ha_broker.model.queues.orders import make_order
-from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate
+from qpid_ha_broker.model.queues.queue_arguments import FullPolicy, QueueArguments, Replicate
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
 from qpid_ha_broker.model.queues.sequence import Entry, Holder
 
@@ -39,6 +39,7 @@ class Queue:
         "arguments",
         "deleted",
         "dispatcher",
+        "displaces",
         "durable_headers",
         "exclusive_owner",
         "held",
@@ -103,6 +104,8 @@ class Queue:
         care = arguments.message_ttl_ms or arguments.last_value_queue_key or self.refusal
         self.needs_care = bool(self.limits.is_bounded or care)
         """There is something to decide about a message that comes: see `Resources.enqueue_plain`."""
+        self.displaces = bool(arguments.last_value_queue_key) or arguments.policy_type is FullPolicy.RING
+        """Something that comes may take the place of what is there."""
         if arguments.tombstone_of:
             self.mark_deleted()
 

@@ -146,13 +146,7 @@ def check_in_group(arguments: QueueArguments) -> None:
     bridge, _ = arguments.bridge or (f"{PREFIX}cluster.source", "")
     refused = {
         bridge.removeprefix(PREFIX): (arguments.bridge, "each member would have a link of its own to that node"),
-        "auto_delete": (arguments.auto_delete, "no member knows whether clients of another one still use the queue"),
         "exclusive": (arguments.exclusive, "clients of several members may come for the queue at the same time"),
-        "last_value_queue_key": (arguments.last_value_queue_key, "newer values come at several members at once"),
-        f"policy_type={arguments.policy_type}": (
-            arguments.policy_type is not FullPolicy.REJECT,
-            "messages come at several members at once, and what has to go for them would go twice",
-        ),
     }
     for name, (is_asked, why) in refused.items():
         if is_asked:

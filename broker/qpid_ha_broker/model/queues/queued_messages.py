@@ -33,6 +33,7 @@ class QueuedMessages:
         "id_ahead",
         "paged",
         "size",
+        "superseded",
     )
 
     def __init__(self, name: str, order: Order) -> None:
@@ -41,6 +42,8 @@ class QueuedMessages:
         self._order = order
         self.id_ahead = order.id_ahead
         """By id and count: an id above that one with about so many messages in between; 0: there are fewer."""
+        self.superseded = order.superseded
+        """What is here though something newer took its place: held by somebody, or about to leave."""
         self._cursors: list[OrderCursor] = []
         """Those that must see again what comes back."""
         self.expiries = Expiries()

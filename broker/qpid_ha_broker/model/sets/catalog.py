@@ -299,5 +299,5 @@ class Catalog:
         """A message came to `queue`, or went back there."""
         if queue.dispatcher.consumers:
             self.awake[queue] = None
-        if queue.messages.next_expiry_ms() is not None:
+        if queue.displaces or queue.messages.next_expiry_ms() is not None:
             self.timed[queue] = None

@@ -17,7 +17,7 @@ from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import SUBMITTED
+from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.strategies import ByHand, HotStandby, LocalCopy
 
@@ -132,7 +132,7 @@ class Grouped(HotStandby):
         self._taking: set[tuple[Queue, SessionOwner]] = set()
         """Links that are being taken over here so that what is held on them can be given back."""
         self.due: dict[Queue, None] = {}
-        """Queues that are not this member's, of which something has to leave, whoever does it."""
+        """Queues of which something has to leave, whoever does it."""
         self._units: dict[int, Unit] = {}
         """Those without a place, by their numbers."""
         self._placed: deque[Unit] = deque()
@@ -309,8 +309,13 @@ class Grouped(HotStandby):
         return {"owner": owner, "waiting": list(waiting)}
 
     def is_used_elsewhere(self, queue: Queue) -> bool:
-        """As `HotStandby.is_used_elsewhere`: a consumer that has never had credit nobody else knows."""
+        """As `HotStandby.is_used_elsewhere`: a consumer that has never had credit nobody else knows, but that of a
+        queue that deletes itself."""
         return self.is_wanted_elsewhere(queue.id)
+
+    def deletes_unused(self, queue: Queue) -> bool:
+        """As `HotStandby.deletes_unused`: the first member does, whoever has used it."""
+        return self.is_first() and not self.is_wanted_elsewhere(queue.id)
 
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is
@@ -318,12 +323,22 @@ class Grouped(HotStandby):
         return was_seen or not self.hands_out(queue)
 
     def note_due(self, queue: Queue) -> None:
-        """As `Replication.note_due`: somebody has to become its owner."""
+        """As `Replication.note_due`: its owner does it, or somebody has to become that."""
         self.due[queue] = None
+
+    def leaving(self, queue: Queue) -> Sequence[Entry]:
+        """As `Replication.leaving`. They are counted until they have gone: nothing goes twice for one that came."""
+        units = self._units.values()
+        ids = [number for unit in units for event in unit.held if _leaves(event, queue) for number in event.ids]
+        return queue.messages.find_all(sorted(ids)) if ids else ()
 
 
 def _kept(event: ev.Enqueued) -> ev.Enqueued:
     return event if event.durable else event._replace(durable=True)
+
+
+def _leaves(event: Taken, queue: Queue) -> bool:
+    return isinstance(event, ev.Dequeued) and event.queue == queue.id
 
 
 def _hold(catalog: Catalog, event: Taken) -> bool:

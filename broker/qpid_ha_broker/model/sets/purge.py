@@ -1,7 +1,7 @@
 """A purge in portions: dropping three hundred thousand messages takes longer than anybody else may be kept waiting.
 
 So does accepting what a reader has dealt with that only browses: the same for the messages up to one, as consumed; and
-what a ring has to drop to keep its limits.
+what a queue has to drop that newer messages take the place of.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Final
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary, QueueLocked
 from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.queues.limits import DISPLACED_LENGTH
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import BLOCK_LENGTH, NO_LIMIT, Entry
+from qpid_ha_broker.model.sets.owned_work import OwnedWork
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.strategies import check_unlocked
 from qpid_ha_broker.model.work import Task, WorkQueue, finish
@@ -60,18 +62,14 @@ class Purge:
 
 
 class Purges:
-    """The promise: each purge that was begun comes to its end, done or given up; `work` has its portions.
-
-    In a group it goes on while this member owns the queue, and waits while it does not.
-    """
+    """The promise: each purge that was begun comes to its end, done or given up; `work` has its portions."""
 
     def __init__(self, sets: ResourceSets, work: WorkQueue) -> None:
         self._sets = sets
-        self._work = work
+        self.owned = OwnedWork(sets, work)
+        """Where they wait for their queues, and what else takes messages that nobody else may take meanwhile."""
         self._tasks: dict[Purge, Task] = {}
         """Those that go on."""
-        self._waiting: dict[Purge, Task] = {}
-        """Those of them whose queue another member owns, or nobody."""
 
     def begin(self, queue: Queue, up_to: int = NO_LIMIT, reason: DequeueReason = DequeueReason.PURGED) -> Purge:
         """Drop what is available; what consumers hold stays theirs. Raises NotPrimary, QueueLocked.
@@ -82,10 +80,7 @@ class Purges:
         check_unlocked(queue)
         purge = Purge(queue, up_to, reason)
         self._tasks[purge] = task = self._run(purge)
-        if queue.messages.count <= PURGED_LENGTH:
-            finish(task)
-        else:
-            self._work.add(task)
+        self.owned.begin(queue, task, is_short=queue.messages.count <= PURGED_LENGTH)
         return purge
 
     def finish(self, queue: Queue) -> None:
@@ -94,26 +89,9 @@ class Purges:
             if purge.queue is queue:
                 finish(task)
 
-    def wants(self, queue: Queue) -> bool:
-        """Whether this member has to own `queue` for a purge."""
-        return any(purge.queue is queue for purge in self._tasks)
-
-    def resume(self) -> None:
-        """Go on with those that have waited for their queue, if it is there, or come to nothing."""
-        for purge in [purge for purge in self._waiting if not self._has_to_wait(purge.queue)]:
-            self._work.add(self._waiting.pop(purge))
-
-    def _has_to_wait(self, queue: Queue) -> bool:
-        is_writable = not queue.deleted and self._sets.may_write(queue)
-        return is_writable and self._sets.replication.counts_later and not self._sets.hands_out(queue)
-
     def _run(self, purge: Purge) -> Task:
         queue, sets = purge.queue, self._sets
         while not queue.deleted and sets.may_write(queue):
-            if self._has_to_wait(queue):
-                self._tasks[purge] = self._waiting[purge] = self._run(purge)
-                sets.replication.note_due(queue)
-                return
             entries = purge.next_portion()
             if entries:
                 purge.count += len(entries)
@@ -133,25 +111,58 @@ class Purges:
 
 
 class Shrinking:
-    """The promise: a ring that is over its limits drops what it may, in portions that `work` has.
+    """The promise: a ring that is over its limits drops what it may, in portions that `work` has; and in a group a
+    last-value queue what newer values took the place of.
 
-    Once nothing may be written here, the next primary drops the rest with the next message that comes.
+    | what newer messages take the place of leaves | decided |
+    | --- | --- |
+    | in a set with a primary | with the newer message, in one unit but for last values |
+    | in a group | by the owner of the queue once the newer one is there; where there is none, the first member asks |
+
+    Once nothing may be written here, the next primary drops the rest with the next message that comes, and the next
+    owner in a group when it becomes that.
     """
 
     def __init__(self, sets: ResourceSets, work: WorkQueue) -> None:
         self._sets = sets
         self._work = work
-        self._rings: set[Queue] = set()
+        self._shrinking: set[Queue] = set()
         """Those that a task is about."""
+
+    def is_due(self, queue: Queue) -> bool:
+        """Whether there is something to drop, whoever does it."""
+        if not queue.displaces:
+            return False
+        has_outdated = any(map(_is_free, queue.messages.superseded()))
+        return has_outdated or queue.limits.has_excess(self._sets.replication.leaving(queue))
 
     def begin(self, queue: Queue) -> None:
         """`queue` may be over its limits: for the newest message, or by what has come back."""
-        if queue.limits.has_excess and queue not in self._rings:
-            self._rings.add(queue)
+        if self.is_due(queue) and queue not in self._shrinking:
+            self._shrinking.add(queue)
             self._work.add(self._run(queue))
 
+    def drop(self, queue: Queue) -> None:
+        """As `begin`, and the first portion now."""
+        if self.is_due(queue) and queue not in self._shrinking and self._drop_portion(queue) and self.is_due(queue):
+            self.begin(queue)
+
     def _run(self, queue: Queue) -> Task:
-        while not queue.deleted and self._sets.hands_out(queue) and (dropped := queue.limits.excess()):
-            self._sets.holding(queue).dequeue(queue, dropped, DequeueReason.DISPLACED)
+        while self._drop_portion(queue):
             yield
-        self._rings.discard(queue)
+        self._shrinking.discard(queue)
+
+    def _drop_portion(self, queue: Queue) -> bool:
+        """Whether there was something, and this broker may drop it."""
+        if queue.deleted or not self._sets.hands_out(queue):
+            return False
+        dropped = list(islice(filter(_is_free, queue.messages.superseded()), DISPLACED_LENGTH))
+        queue.limits.displace(dropped)
+        dropped = dropped or queue.limits.excess(self._sets.replication.leaving(queue))
+        if dropped:
+            self._sets.holding(queue).dequeue(queue, dropped, DequeueReason.DISPLACED)
+        return bool(dropped)
+
+
+def _is_free(entry: Entry) -> bool:
+    return entry.holder is None

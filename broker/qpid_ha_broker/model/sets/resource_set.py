@@ -127,8 +127,6 @@ class ResourceSet:
             queue.messages.add_plain(Entry(lsn, header, body), size)
             total += size + MESSAGE_OVERHEAD
         self.catalog.memory_bytes += total
-        if queue.dispatcher.consumers:
-            self.catalog.awake[queue] = None
 
     # What happens to messages that are at hand.
 

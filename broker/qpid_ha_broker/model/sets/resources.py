@@ -71,8 +71,8 @@ class Resources:
         """What is written in portions: for the driver to go on with. None of it outlives the right to write: see
         `begin`."""
         self.purges = Purges(self.sets, self.work)
-        self.timers = QueueTimers(self.sets)
-        self._shrinking = Shrinking(self.sets, self.work)
+        self.shrinking = Shrinking(self.sets, self.work)
+        self.timers = QueueTimers(self.sets, self.shrinking)
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues with the policy self-destruct that were full when something came: the driver is to delete them."""
         self.deduplication = Deduplication([resource_set.state.producers for resource_set in self.sets.all])
@@ -148,7 +148,8 @@ class Resources:
         self.catalog.now_ms = now_ms
         if self.replication.is_restricted:
             self.replication.check_publish(queues)
-        plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers)
+        displaces = not self.replication.counts_later
+        plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers, displaces=displaces)
         plan.add(queues, message, now_ms, routed=routed)
         return plan
 
@@ -187,7 +188,7 @@ class Resources:
         for queue, entries in outdated.items():
             self._dequeue(queue, entries, DequeueReason.DISPLACED)
         for queue in plan.over_limits:
-            self._shrinking.begin(queue)
+            self.shrinking.begin(queue)
         for queue in plan.queues:
             self.catalog.note_arrival(queue)
         return self.written if token is None else token
@@ -208,6 +209,7 @@ class Resources:
             check_owner(queue, owner, name, self.catalog.now_ms)
             queue.exclusive_owner = owner
         queue.subscribe(consumer)
+        self.catalog.note_use(queue)
         if not self.sets.may_write(queue):
             return
         if name != queue.owner or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):
@@ -351,7 +353,7 @@ class Resources:
             for entry in returning:
                 queue.messages.give_back(entry, failed)
         if queue.limits.is_bounded:
-            self._shrinking.begin(queue)
+            self.shrinking.begin(queue)
         self.catalog.note_arrival(queue)
         return self.sets.holding(queue).written
 
@@ -394,7 +396,7 @@ class Resources:
     def _finish_work(self) -> None:
         """Let all work come to its end: each task finds that nothing may be written any more."""
         self.deduplication.forget_unwritten()
-        self.purges.resume()
+        self.purges.owned.resume()
         self.work.run()
 
     def _give_back_unwritten(self, queue: Queue, entries: list[Entry]) -> CommitToken:
@@ -464,7 +466,8 @@ class Resources:
         ]
         if self.replication.is_restricted:
             self.replication.check_publish(queue for queues, _, _ in routed for queue in queues)
-        plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers)
+        displaces = not self.replication.counts_later
+        plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers, displaces=displaces)
         for queues, message, target in routed:
             plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
         accepted: dict[Queue, list[Entry]] = {}

@@ -30,6 +30,7 @@ from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
 from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
+from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.replication import has_replicated_messages
 from qpid_ha_broker.model.sets.catalog import Catalog
 
@@ -66,7 +67,11 @@ class Replication(QueueStrategy, Protocol):
         have seen them."""
 
     def note_due(self, queue: Queue) -> None:
-        """Messages of `queue`, which this broker does not hand out, have expired, or are to be purged."""
+        """Messages of `queue` have to leave that this broker may not be the one to remove: they have expired, are to be
+        purged, or newer ones have come in their place."""
+
+    def leaving(self, queue: Queue) -> Sequence[Entry]:
+        """Messages that are in `queue`, and of which it was submitted here that they leave it."""
 
 
 class HotStandby:
@@ -150,6 +155,10 @@ class HotStandby:
         epoch. It is not where a later connection has the session."""
         give_back()
 
+    def deletes_unused(self, queue: Queue) -> bool:
+        """Whether this broker has `queue` deleted, which deletes itself and which nobody here uses."""
+        return True
+
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: marks say as much as has to be known, or a setting has all of it told."""
         return False
@@ -160,6 +169,10 @@ class HotStandby:
 
     def note_due(self, queue: Queue) -> None:
         """As `Replication.note_due`: whoever hands out sees it itself."""
+
+    def leaving(self, queue: Queue) -> Sequence[Entry]:
+        """As `Replication.leaving`: what is submitted counts."""
+        return ()
 
     def check_writable(self) -> None:
         """Raises NotPrimary, or what `not_primary` makes."""
@@ -202,6 +215,10 @@ class Alone:
 
     def note_due(self, queue: Queue) -> None:
         """As `Replication.note_due`: whoever hands out sees it itself."""
+
+    def leaving(self, queue: Queue) -> Sequence[Entry]:
+        """As `Replication.leaving`: what is submitted counts."""
+        return ()
 
 
 class Copied:

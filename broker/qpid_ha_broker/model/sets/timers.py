@@ -7,6 +7,7 @@ from typing import Final
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.purge import Shrinking
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 
 EXPIRED_LENGTH: Final = 500
@@ -17,8 +18,9 @@ _NEVER: Final = 1 << 64
 class QueueTimers:
     """The promise: nothing expires, and no queue is due for deletion, where this broker may not write."""
 
-    def __init__(self, sets: ResourceSets) -> None:
+    def __init__(self, sets: ResourceSets, shrinking: Shrinking) -> None:
         self._sets = sets
+        self._shrinking = shrinking
         self._catalog = sets.catalog
         self.is_behind = False
         """The last `tick` came to no end: it is due again."""
@@ -52,24 +54,28 @@ class QueueTimers:
                 continue
             if not self._sets.hands_out(queue):
                 if self._sets.replication.counts_later:
-                    self._leave_to_owner(queue, now_ms)
+                    due += self._leave_to_owner(queue, now_ms)
                 continue
             if not self._expire(queue, now_ms, budget):
                 self.is_behind = True
                 del timed[queue]
                 timed[queue] = None  # behind the others, the next time
                 break
-            if queue.is_due_for_deletion(now_ms):
+            if queue.is_due_for_deletion(now_ms) and self._sets.replication.deletes_unused(queue):
                 due.append(queue)
             elif queue.messages.next_expiry_ms() is None and not queue.arguments.auto_delete:
                 del timed[queue]
         return due
 
-    def _leave_to_owner(self, queue: Queue, now_ms: int) -> None:
-        if queue.messages.expiries.is_due(now_ms):
+    def _leave_to_owner(self, queue: Queue, now_ms: int) -> list[Queue]:
+        """Returns the queue itself if this member has it deleted."""
+        if queue.is_due_for_deletion(now_ms) and self._sets.replication.deletes_unused(queue):
+            return [queue]
+        if queue.messages.expiries.is_due(now_ms) or self._shrinking.is_due(queue):
             self._sets.replication.note_due(queue)
-        elif queue.messages.next_expiry_ms() is None:
+        elif queue.messages.next_expiry_ms() is None and not queue.arguments.auto_delete:
             del self._catalog.timed[queue]  # what somebody has is noted when it comes back
+        return []
 
     def _expire(self, queue: Queue, now_ms: int, budget: Budget) -> bool:
         """Whether all is gone whose time is over; False when `budget` was spent before."""

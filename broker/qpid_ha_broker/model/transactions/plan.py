@@ -44,13 +44,17 @@ class PlannedUnit:
 class EnqueuePlan:
     """The promise: after an error from `add`, no queue is touched and the plan is empty."""
 
-    def __init__(self, reader: MessageReader, logs: Iterable[Log], producers: int = 0) -> None:
+    def __init__(
+        self, reader: MessageReader, logs: Iterable[Log], producers: int = 0, *, displaces: bool = True
+    ) -> None:
         """`logs`: those of the queues; a message that goes into several has its number written to the first of them.
 
-        `producers`: how many are remembered; 0: numbers of messages mean nothing.
+        `producers`: how many are remembered; 0: numbers of messages mean nothing. `displaces`: False, the plan leaves
+        it to the owner of a queue to drop what newer messages take the place of, once they are there.
         """
         self.units = {log: PlannedUnit() for log in logs}
         self.producers = producers
+        self._displaces = displaces
         self.displaced: dict[Queue, list[Entry]] = {}
         """What rings drop to make room."""
         self.over_limits: dict[Queue, None] = {}
@@ -118,7 +122,8 @@ class EnqueuePlan:
         count, total = self._coming.get(queue, (0, 0))
         if queue.limits.is_bounded:
             try:
-                dropped = queue.limits.displaced_by(size, message.priority, count, total)
+                is_owners = not self._displaces and queue.limits.is_ring_for(size)
+                dropped = [] if is_owners else queue.limits.displaced_by(size, message.priority, count, total)
             except QueueFull as error:
                 # Who has named the queue is refused, as by any other; who has not is none of its concern.
                 if queue.arguments.policy_type is not FullPolicy.SELF_DESTRUCT or not routed:
@@ -141,10 +146,12 @@ class EnqueuePlan:
         """A newer value needs no more room than it has over the older one, be that in the queue or about to come."""
         count, total = self._coming.get(queue, (0, 0))
         planned = self._values.get((queue, key))
-        older = queue.limits.displace_value(key) if planned is None else None
+        older = queue.limits.available_value(key) if planned is None else None
         if older is not None:
-            self.displaced.setdefault(queue, []).append(older)
             planned = older.size
+            if self._displaces:
+                queue.limits.displace((older,))
+                self.displaced.setdefault(queue, []).append(older)
         if planned is not None:
             self._coming[queue] = count - 1, total - planned
         self._values[queue, key] = size

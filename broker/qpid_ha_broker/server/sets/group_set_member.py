@@ -75,6 +75,7 @@ class GroupSetMember:
                 settings.name,
                 settings.cluster,
                 backup_timeout_s=settings.backup_timeout_s,
+                comeback_s=settings.comeback_s,
                 patience_s=min(GroupSettings.patience_s, settings.backup_timeout_s),
                 min_in_sync=settings.min_in_sync,
                 window_bytes=ours.replicas.group_window_bytes,
