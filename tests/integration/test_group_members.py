@@ -14,8 +14,10 @@ from hosted_sets import NoRecords
 from model_support import message
 from qpid_ha_agent.store_sources import facts_of_directory
 from qpid_ha_broker.group.frames import GROUP_VERSION
+from qpid_ha_broker.metrics.queue_listing import QueueListing
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.http.metrics_source import MetricsSource
+from qpid_ha_broker.server.http.queue_lists import QueueLists
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 from qpid_ha_broker.store.best import Standing, Winner, best
 
@@ -182,6 +184,20 @@ def test_a_member_whose_transport_does_not_answer_says_so_to_operators_and_to_th
         (told,) = (await groups.cluster.ask("c", "status"))["groups"]
         assert (told["role"], told["transport_problem"]) == ("serving", bus.problem)
         assert groups.member("c").facts.report(0.0).problem == bus.problem
+
+    story_of_three(tmp_path, story)
+
+
+def test_the_list_of_queues_says_which_member_hands_out_and_which_ones_wait(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("a", "q")
+        groups.hosted("a").resources.replication.users = lambda queue: ("b", ("a", "c"))  # type: ignore[attr-defined]
+        listing = await QueueLists(groups.cluster.brokers["a"]).page(QueueListing(name="q"))
+        assert isinstance(listing["rows"], list)
+        (row,) = listing["rows"]
+        assert (row["set"], row["owner"], row["waiting"]) == ("orders", "b", ["a", "c"])
 
     story_of_three(tmp_path, story)
 
