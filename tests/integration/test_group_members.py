@@ -84,6 +84,34 @@ def test_all_come_back_from_their_stores_with_what_was_committed(tmp_path: Path)
     story_of_three(tmp_path, story, *BROKERS)
 
 
+def test_a_group_begins_again_with_an_older_copy_and_who_comes_back_puts_aside_what_that_lacks(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("a", "q")
+        await groups.publish("a", "q", "one")
+        await groups.cluster.stop("c")
+        await groups.serve("a", "b")
+        await groups.publish("b", "q", "two")
+        for name in ("a", "b"):
+            await groups.cluster.stop(name)
+        await start(groups.cluster, tmp_path, "c", BROKERS)
+        groups.host("c")
+        record = groups.records.records["orders"]
+        assert record.members == ("b",)
+        forced = record._replace(generation=record.generation + 1, epoch=record.epoch + 1, primary="c", members=("c",))
+        groups.records.records["orders"] = forced  # as `set promote orders c --force` has it
+        await groups.serve("c")
+        await groups.publish("c", "q", "three", "four")
+        await start(groups.cluster, tmp_path, "b", BROKERS)
+        groups.host("b")
+        await groups.serve("b", "c")
+        assert groups.bodies("b", "q") == groups.bodies("c", "q") == ["one", "three", "four"]
+        assert groups.member("b").discarded.total == 1
+
+    story_of_three(tmp_path, story, *BROKERS)
+
+
 def test_the_stores_of_a_group_are_seen_to_be_of_one_log_and_the_furthest_is_the_best(tmp_path: Path) -> None:
     async def story(groups: Groups) -> None:
         groups.host(*BROKERS)
