@@ -208,6 +208,9 @@ def test_no_force_gives_up_what_somebody_who_is_up_has_or_begins_with_a_part_of_
     bench.hosts("b", ms.ReplicaReport("orders", "connecting", generation=3, lsn=9, problem="withheld: c is missing"))
     answer = bench.ask(force)
     assert (answer.done, "b is connecting (withheld: c is missing)" in answer.text) == (False, True)
+    bench.hosts("b", ms.ReplicaReport("orders", ms.FAILED, problem="libcpg is not there"))
+    answer = bench.ask(force)
+    assert (answer.done, "b cannot serve (libcpg is not there). Mend that" in answer.text) == (False, True)
     bench.hosts("b", ms.ReplicaReport("orders", "connecting", generation=3, problem="outside: its disk is new"))
     assert bench.ask(force).done, "b has come back without its disk"
     bench = older_copy(lsn=0)

@@ -39,7 +39,7 @@ def _what_is_given_up(ctx: ControllerContext, entry: SetEntry, broker: str) -> s
     | | |
     | --- | --- |
     | somebody serves it, or the record names that broker | it goes on by itself |
-    | one whom the record names is up, and has a copy | that has all that was confirmed: what it lacks is to be mended |
+    | one whom the record names is up, with a disk that is not empty | that may have all that was confirmed |
     | the broker is not up, has no copy, or none that is whole | there is nothing to go on with |
     """
     record = entry.record
@@ -47,10 +47,13 @@ def _what_is_given_up(ctx: ControllerContext, entry: SetEntry, broker: str) -> s
     if serving or broker in record.members or not record.generation:
         raise ClusterRefusal(why_no_primary(ctx, entry, is_led=bool(serving)))
     told_of = {name: ctx.reports.replica(name, entry.name) for name in record.members if ctx.is_up(name)}
-    up = [name for name, replica in told_of.items() if replica is None or replica.lsn]
+    up = [name for name, replica in told_of.items() if replica is None or replica.lsn or replica.state == FAILED]
     if up:
         told = ", ".join(f"{name} {standing_of(ctx, entry.name, name)}" for name in up)
-        raise ClusterRefusal(f"{entry.name} has members that were in sync and are up, and have all of it: {told}")
+        raise ClusterRefusal(
+            f"{entry.name} has members that were in sync, are up, and may have all of it: {told}. Mend that; one whose"
+            " data is lost for good has to be stopped first"
+        )
     replica = ctx.reports.replica(broker, entry.name) if ctx.liveness.is_alive(broker) else None
     if replica is None or replica.state == FAILED:
         why = "has not told what it holds" if replica is None else f"cannot have its replica ({replica.problem})"
