@@ -14,11 +14,13 @@ from hosted_sets import NoRecords
 from model_support import PLENTY, message
 from qpid_ha_agent.store_sources import facts_of_directory
 from qpid_ha_broker.group.frames import GROUP_VERSION
+from qpid_ha_broker.metrics.queue_listing import QueueListing
 from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.session_messages import held_for
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.http.metrics_source import MetricsSource
+from qpid_ha_broker.server.http.queue_lists import QueueLists
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 from qpid_ha_broker.store.best import Standing, Winner, best
 from session_support import FIRST, SessionTaker
@@ -83,6 +85,34 @@ def test_all_come_back_from_their_stores_with_what_was_committed(tmp_path: Path)
         assert [groups.bodies(name, "q") for name in BROKERS] == [["one", "two"]] * 3
         await groups.publish("c", "q", "three")
         await eventually(lambda: groups.bodies("a", "q") == ["one", "two", "three"])
+
+    story_of_three(tmp_path, story, *BROKERS)
+
+
+def test_a_group_begins_again_with_an_older_copy_and_who_comes_back_puts_aside_what_that_lacks(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("a", "q")
+        await groups.publish("a", "q", "one")
+        await groups.cluster.stop("c")
+        await groups.serve("a", "b")
+        await groups.publish("b", "q", "two")
+        for name in ("a", "b"):
+            await groups.cluster.stop(name)
+        await start(groups.cluster, tmp_path, "c", BROKERS)
+        groups.host("c")
+        record = groups.records.records["orders"]
+        assert record.members == ("b",)
+        forced = record._replace(generation=record.generation + 1, epoch=record.epoch + 1, primary="c", members=("c",))
+        groups.records.records["orders"] = forced  # as `set promote orders c --force` has it
+        await groups.serve("c")
+        await groups.publish("c", "q", "three", "four")
+        await start(groups.cluster, tmp_path, "b", BROKERS)
+        groups.host("b")
+        await groups.serve("b", "c")
+        assert groups.bodies("b", "q") == groups.bodies("c", "q") == ["one", "three", "four"]
+        assert groups.member("b").discarded.total == 1
 
     story_of_three(tmp_path, story, *BROKERS)
 
@@ -187,6 +217,20 @@ def test_a_member_whose_transport_does_not_answer_says_so_to_operators_and_to_th
         (told,) = (await groups.cluster.ask("c", "status"))["groups"]
         assert (told["role"], told["transport_problem"]) == ("serving", bus.problem)
         assert groups.member("c").facts.report(0.0).problem == bus.problem
+
+    story_of_three(tmp_path, story)
+
+
+def test_the_list_of_queues_says_which_member_hands_out_and_which_ones_wait(tmp_path: Path) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("a", "q")
+        groups.hosted("a").resources.replication.users = lambda queue: ("b", ("a", "c"))  # type: ignore[attr-defined]
+        listing = await QueueLists(groups.cluster.brokers["a"]).page(QueueListing(name="q"))
+        assert isinstance(listing["rows"], list)
+        (row,) = listing["rows"]
+        assert (row["set"], row["owner"], row["waiting"]) == ("orders", "b", ["a", "c"])
 
     story_of_three(tmp_path, story)
 

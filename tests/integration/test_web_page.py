@@ -40,6 +40,22 @@ BARRIERS = """<div id="barriers"><h2>Two</h2><h4>Four</h4><button></button><inpu
     <p id="view">twice</p><p class="problem">quietly</p><a href="#" aria-describedby="nowhere">link</a>
     <font color="#eeeeee">pale</font></div>"""
 """The policy of the page lets no styles of elements in, so a colour is an attribute."""
+REPLACING = """(() => {
+    const given = GIVEN, real = window.fetch;
+    window.fetch = async (path, options) => {
+        const answer = await real(path, options);
+        const method = options?.body ? JSON.parse(options.body).method : "";
+        if (!["sets", "status"].includes(method) && !String(path).startsWith("/queues")) return answer;
+        const told = await answer.json();
+        if (method === "sets") told.result = given.sets;
+        else if (method === "status") {
+            for (const row of [told.result].flat()) Object.assign(row, { sets: 3, groups: given.groups });
+        }
+        else for (const row of told.rows) Object.assign(row, { owner: "node1", waiting: ["node2", "node3"] });
+        return new Response(JSON.stringify(told));
+    };
+})()"""
+"""Has the page see groups in what its broker answers."""
 NO_SCROLLING = "document.documentElement.scrollWidth <= window.innerWidth"
 
 
@@ -68,6 +84,12 @@ class Site(NamedTuple):
         page.press("Enter")
         page.wait_text(f"{role} ({role})")
         page.wait(f"document.querySelectorAll('main table tbody tr').length === {rows}")
+
+    def have_a_set(self) -> None:
+        """`audit`, at all brokers."""
+        primary = self.cluster.the_primary()
+        if not primary.ask("sets", action="list")["answer"]:
+            primary.ask("sets", action="create", name="audit", replicas=[each.name for each in self.cluster.brokers])
 
     def close_done(self, text: str) -> None:
         """What was confirmed is done, and the dialog that says so is closed."""
@@ -324,7 +346,7 @@ def test_what_would_keep_people_out_is_seen(site: Site) -> None:
 
 def test_resource_sets_are_shown_with_their_primaries_and_what_was_done_about_them(site: Site) -> None:
     page, primary = site.page, site.cluster.the_primary()
-    primary.ask("sets", action="create", name="audit", replicas=[broker.name for broker in site.cluster.brokers])
+    site.have_a_set()
     site.log_in(primary, VIEWER, rows=4)
     page.wait("[...document.querySelectorAll('table')][1].querySelector('tbody tr').innerText.includes('ok')")
     page.wait_text("Nothing is wrong.")
@@ -332,6 +354,37 @@ def test_resource_sets_are_shown_with_their_primaries_and_what_was_done_about_th
     site.go("history")
     page.wait_text("What the controller did about resource sets")
     page.wait("[...document.querySelectorAll('.timeline')][1].innerText.includes('audit')")
+
+
+def test_a_group_is_shown_as_one_and_its_queues_with_who_hands_out(site: Site) -> None:
+    """The page as it reads what a broker with groups says: these have none, for want of Corosync."""
+    page, primary = site.page, site.cluster.the_primary()
+    row = {
+        "strategy": "group", "generation": 3, "in_sync": ["node1", "node2"], "lags": {}, "queues": 1, "messages": 2,
+        "replicas": {"node1": "primary", "node2": "ready"}, "problem": "",
+    }  # fmt: skip
+    groups = [
+        row | {"name": "bills", "primary": "node1", "state": "ok"},
+        row | {"name": "calls", "primary": "", "state": "changing"},
+        row | {"name": "deals", "primary": "", "state": "no member serves", "problem": "node1 is away", "replicas": {}},
+    ]
+    own = {"set": "deals", "role": "withheld", "reason": "some are missing", "stuck_queues": []}
+    site.have_a_set()
+    site.log_in(primary, VIEWER, rows=4)
+    page.evaluate(REPLACING.replace("GIVEN", json.dumps({"sets": groups, "groups": [own]})))
+    page.wait_text("No member of the group deals serves.")
+    page.wait_text("has no full part in the group deals: it is withheld.")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('main table')[1].querySelectorAll('tbody tr')].map(r => r.innerText)"
+    )
+    assert all("group" in line and "node1, node2" in line for line in shown)
+    assert ["each in sync serves" in line for line in shown] == [True, True, False]
+    assert "node1 (serves), node2 (serves)" in shown[0]
+    assert "has no primary" not in page.text()
+    page.screenshot(SHOTS / "groups.png")
+    site.go("queue/orders.7")
+    page.wait_text("Handed out by")
+    page.wait("document.querySelector('dl.summary').innerText.includes('node2, node3')")
 
 
 def test_the_page_asks_the_broker_that_served_it_and_nobody_else(site: Site) -> None:

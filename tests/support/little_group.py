@@ -150,6 +150,26 @@ class LittleGroup:
                 return new
         raise RuntimeError(f"{name} is not let in: it is {new.role}")
 
+    def go_on_with(self, older: LittleMember) -> None:
+        """All others are lost, too, and an operator has the group go on with the copy of one that was lost before."""
+        record = self.record
+        self.record = ClusterRecord(record.cluster, record.generation + 1, older.name, record.epoch + 1, (older.name,))
+        gone = tuple(member.name for member in self.members)
+        self.members = [older]
+        older.feed(fx.ViewChanged((older.name,), (), gone, gone))
+        self.pass_time(0.2)
+        self.pass_time(0.5)
+
+    def come_back(self, member: LittleMember) -> None:
+        """One that was lost is there again, and has heard nothing meanwhile."""
+        there = tuple(other.name for other in self.members)
+        self.members.append(member)
+        names = tuple(sorted((*there, member.name)))
+        for other in self.members:
+            other.feed(fx.ViewChanged(names, (member.name,) if other is not member else there, ()))
+        for _ in range(20):
+            self.pass_time(0.2)
+
     def deliver_next(self) -> None:
         """The next batch of the order, to all."""
         sender, data = self._order.popleft()

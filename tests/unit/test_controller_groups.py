@@ -173,6 +173,53 @@ def test_what_another_member_lacks_is_shown_while_the_group_is_served() -> None:
     assert shown(bench)["problem"] == "a: outside: it is alone"
 
 
+# --- its members are lost
+
+
+def older_copy(lsn: int = 5) -> Bench:
+    """`b` and `c` are recorded, and lost; `a` has what it had when it left."""
+    bench = group(*NAMES)
+    recorded(bench, "b", "b", "c")
+    lose(bench, "b", "c")
+    bench.hosts("a", ms.ReplicaReport("orders", "connecting", generation=2, lsn=lsn, problem="outside: alone"))
+    return bench
+
+
+def test_a_group_goes_on_with_an_older_copy_by_force_alone_and_the_answer_says_what_is_given_up() -> None:
+    bench = older_copy()
+    before = entry(bench).record
+    answer = bench.ask(ms.PromoteReplica("orders", "a"))
+    assert not answer.done
+    assert "a holds orders up to LSN 5; in sync were b, c" in answer.text
+    assert "see that none of them runs, and `qpid-ha set promote orders a --force`" in answer.text
+    assert entry(bench).record == before
+    answer = bench.ask(ms.PromoteReplica("orders", "a", force=True))
+    assert answer.done
+    assert "what they have confirmed that a lacks is given up" in answer.text
+    after = entry(bench).record
+    assert (after.members, after.primary, after.claimed, after.cluster) == (("a",), "a", False, before.cluster)
+    assert (after.generation, after.epoch) == (before.generation + 1, before.epoch + 1)
+    assert any("an operator has the group go on with a" in text for text in bench.controller_history("orders"))
+
+
+def test_no_force_gives_up_what_somebody_who_is_up_has_or_begins_with_a_part_of_a_copy() -> None:
+    force = ms.PromoteReplica("orders", "a", force=True)
+    bench = older_copy()
+    bench.hosts("b", ms.ReplicaReport("orders", "connecting", generation=3, lsn=9, problem="withheld: c is missing"))
+    answer = bench.ask(force)
+    assert (answer.done, "b is connecting (withheld: c is missing)" in answer.text) == (False, True)
+    bench.hosts("b", ms.ReplicaReport("orders", ms.FAILED, problem="libcpg is not there"))
+    answer = bench.ask(force)
+    assert (answer.done, "b cannot serve (libcpg is not there). Mend that" in answer.text) == (False, True)
+    bench.hosts("b", ms.ReplicaReport("orders", "connecting", generation=3, problem="outside: its disk is new"))
+    assert bench.ask(force).done, "b has come back without its disk"
+    bench = older_copy(lsn=0)
+    answer = bench.ask(force)
+    assert (answer.done, "no whole copy" in answer.text) == (False, True)
+    answer = bench.ask(ms.PromoteReplica("orders", "b", force=True))
+    assert (answer.done, "goes on by itself once one of b, c is there" in answer.text) == (False, True)
+
+
 # --- nobody is told to lead it
 
 
@@ -196,7 +243,8 @@ def test_a_new_group_and_one_whose_members_have_gone_are_waited_for_without_an_o
     assert [order for order in bench.given() if order.set == "orders"] == []
     answer = bench.ask(ms.PromoteReplica("orders", "a", force=True))
     assert not answer.done
-    assert "goes on by itself once one of b, c is there" in answer.text
+    assert "a has no whole copy of orders" in answer.text
+    assert "goes on by itself once one of b, c is there" in bench.ask(ms.PromoteReplica("orders", "b", force=True)).text
 
 
 def test_while_the_others_have_themselves_recorded_the_controller_waits() -> None:

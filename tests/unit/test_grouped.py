@@ -8,6 +8,7 @@ from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS, bodies, message, qpid, transaction_of
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group import effects as fx
+from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.serving import STUCK_S, StuckQueue
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
@@ -53,6 +54,22 @@ def test_all_members_have_the_same_history_of_generations_however_late_they_came
     histories = [member.resources.replicated.state.generations for member in group.members]
     assert histories[0] == histories[1] == histories[2]
     assert len(histories[0]) == 3, "one begins, and two are let in"
+
+
+def test_who_comes_back_to_a_group_that_went_on_with_an_older_copy_gives_up_what_that_lacks(
+    group: LittleGroup,
+) -> None:
+    publish(group, group.a, "one")
+    group.lose(group.c)
+    publish(group, group.a, *"xyz")
+    assert group.a.serving.member.committed_lsn > group.c.resources.replicated.log.last_lsn
+    group.go_on_with(group.c)
+    assert (group.c.role, group.c.replication.read_only) == (GroupRole.SERVING, "")
+    publish(group, group.c, "two", "three", "four", "five", "six")
+    group.come_back(group.a)
+    assert group.record.members == ("a", "c")
+    assert held(group.a) == held(group.c) == ["one", "two", "three", "four", "five", "six"]
+    assert group.a.resources.replicated.state.generations == group.c.resources.replicated.state.generations
 
 
 # --- what is submitted

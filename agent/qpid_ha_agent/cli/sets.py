@@ -156,6 +156,9 @@ def promote_replica(invocation: Invocation, name: str, at: str, force: bool) -> 
     """Have BROKER lead SET, which nobody leads.
 
     Without --force it is refused where confirmed messages may be lost, and the answer says which and who has them.
+
+    A group goes on by itself. If all brokers that were in sync in it are lost for good, --force has it begin again with
+    the older copy that BROKER has.
     """
     _do(invocation, "sets", action="promote", name=name, broker=at, force=force or None)
 

@@ -17,7 +17,7 @@ def why_not_served(ctx: ControllerContext, entry: SetEntry) -> str:
     """Of a group that nobody leads, by its record: who is missing, and what to do."""
     record = entry.record
     members = record.members or entry.replicas
-    standings = {name: _standing(ctx, entry.name, name) for name in members}
+    standings = {name: standing_of(ctx, entry.name, name) for name in members}
     serving = [name for name, standing in standings.items() if not standing]
     if serving:
         after = "is away, which they have to record" if not ctx.is_up(record.primary) else "has not said so yet"
@@ -47,7 +47,7 @@ def why_no_primary(ctx: ControllerContext, entry: SetEntry, *, is_led: bool) -> 
     return f"{entry.name} is a group, and goes on by itself once one of {members} is there; {why}"
 
 
-def _standing(ctx: ControllerContext, set_name: str, name: str) -> str:
+def standing_of(ctx: ControllerContext, set_name: str, name: str) -> str:
     """Of one member; empty: it serves."""
     life = ctx.liveness.life(name)
     if life is not BrokerLife.ALIVE:

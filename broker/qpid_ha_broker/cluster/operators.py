@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from qpid_ha_broker.cluster.context import LEAVING_S, ControllerContext
+from qpid_ha_broker.cluster.group_recovery import go_on_with
 from qpid_ha_broker.cluster.group_standing import why_no_primary
 from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
@@ -221,8 +222,11 @@ class Operators:
             self._ctx.place(entry._replace(preferred=asked.to))
 
     def _promote(self, number: int, asked: PromoteReplica) -> None:
-        entry = self._entry(asked.set, has_primary=True)
+        entry = self._entry(asked.set)
         self._check_broker(asked.broker)
+        if entry.is_group:
+            self._done(number, go_on_with(self._ctx, entry, asked.broker, force=asked.force))
+            return
         primary = entry.record.primary
         if self._leadership.leads(entry):
             if primary != asked.broker:
@@ -356,8 +360,8 @@ class Operators:
                 some = f"`qpid-ha set promote {entry.name} BROKER --force` goes on with what BROKER has, "
                 raise ClusterRefusal(
                     f"nobody else who is up holds all of {entry.name}: start {able}. If none of them will ever come"
-                    f" back, what only they had is lost: {'' if entry.is_group else some}`qpid-ha set delete --lost"
-                    f" {entry.name}`{' goes on' if entry.is_group else ''} with nothing; then try again"
+                    f" back, what only they had is lost: {some}`qpid-ha set delete --lost"
+                    f" {entry.name}` with nothing; then try again"
                 )
         for entry in sets:
             replicas = tuple(each for each in entry.replicas if each != name)

@@ -13,7 +13,7 @@ from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group import frames as fr
 from qpid_ha_broker.group.delivery import UnitOutcome
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.group.joining import LevelingUp, read_objects, show, show_chunk
+from qpid_ha_broker.group.joining import LevelingUp, common_with, read_objects, show, show_chunk
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.parts import GroupParts, OwnUnit
 
@@ -84,6 +84,7 @@ class Deliveries:
         parts.is_whole = False
         parts.durable.stop()
         log = parts.go_by(Lineage.from_shown(shown))
+        parts.committed_lsn = common_with(self._ctx, shown, parts.committed_lsn)
         parts.leveling = LevelingUp(self._ctx, log, shown, read_objects(objects), parts.committed_lsn)
         parts.has_asked_admission = False
         parts.become(GroupRole.CATCHING_UP, f"let in by {parts.request.answered_by}")

@@ -11,7 +11,8 @@
    reason, all that is missing is asked for again.
 4. Once no piece is missing the whole is written to its store, and only when that is on disk it says AdmissionAsked.
 
-What it held before is kept as far as it was told that it is committed: that is the same everywhere. Nobody is let in
+What it held before is kept as far as it was told that it is committed: that is the same everywhere, unless an operator
+had the group go on with an older copy; then as far as the generations of both logs are the same. Nobody is let in
 whom a record may name: until it is known that none does, its old copy may be the one that is needed.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qpid_ha_broker.events.types import MEMBERS_CHANGED, GenerationStarted
+from qpid_ha_broker.events.types import EVERYTHING, MEMBERS_CHANGED, GenerationStarted
 from qpid_ha_broker.group.context import GroupContext
 from qpid_ha_broker.group.delivery import DeliveredLog
 from qpid_ha_broker.group.effects import Delivered, ViewChanged
@@ -31,6 +32,7 @@ from qpid_ha_broker.ha.effects import ReadRecord, RecordRead
 from qpid_ha_broker.ha.frame_codec import decode as decode_shown
 from qpid_ha_broker.ha.frame_codec import encode as encode_shown
 from qpid_ha_broker.ha.frames import Chunk, FrameError, Objects
+from qpid_ha_broker.ha.history import common_lsn
 from qpid_ha_broker.ha.replica import LogHistory
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE
 from qpid_ha_broker.model.replication import has_replicated_messages
@@ -217,6 +219,15 @@ class LevelingUp:
         """Put back what was set aside."""
         self._catch_up.abandon()
         self._log.catch_up = None
+
+
+def common_with(ctx: GroupContext, shown: LineageShown, committed_lsn: int) -> int:
+    """Up to where the own copy is the same as what is shown: what this member was told is committed, unless an operator
+    had the group go on with an older copy. By then the generations differ."""
+    if not shown.history:
+        return committed_lsn
+    own = LogHistory(ctx.resource_set.state, ()).entries()
+    return min(committed_lsn, common_lsn(own, ctx.last_lsn, shown.history, EVERYTHING))
 
 
 def show(ctx: GroupContext, lineage: Lineage, to: str, asked: JoinAsked) -> None:

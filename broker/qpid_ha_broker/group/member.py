@@ -113,6 +113,12 @@ class GroupMember:
                     yield name, max(0, self._ctx.last_lsn - lsn)
 
     @property
+    def held_lsn(self) -> int:
+        """Up to where a group could go on with the copy that is here; 0: it is a part of one."""
+        is_part = self._parts.role is GroupRole.OUTSIDE and not self._parts.is_whole
+        return 0 if is_part else self._ctx.last_lsn
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """Whom the record names, and who is not in step with this member; of one that is outside nobody knows."""
         log, record = self._parts.log, self._parts.records.record

@@ -50,12 +50,22 @@ class QueueLists:
             return {"total": 0, "matching": 0, "offset": asked.offset, "rows": [], "elsewhere": 0}
         async with self._one_at_a_time:
             listing = await in_slices(list_queues(self._queues(), asked, self._trends, int(time.time() * 1000)))
+        self._tell_users(listing)
         return {**listing, "elsewhere": self._elsewhere(), "sample_interval_s": SAMPLE_INTERVAL_S}
 
     def _queues(self) -> Iterator[PlacedIn]:
         for name, hosted in list(self._broker.container.sets.items()):
             for queue in list(hosted.resources.catalog.queues.values()):
                 yield name, queue
+
+    def _tell_users(self, listing: dict[str, object]) -> None:
+        """Of queues of groups: which member hands out, and which ones wait."""
+        sets, rows = self._broker.container.sets, listing["rows"]
+        for row in rows if isinstance(rows, list) else ():
+            hosted = sets.get(row["set"])
+            queue = None if hosted is None else hosted.resources.catalog.queues.get(row["name"])
+            if hosted is not None and queue is not None:
+                row |= hosted.resources.replication.facts_of(queue)
 
     def _elsewhere(self) -> int:
         sets = self._broker.sets

@@ -131,7 +131,7 @@ class GroupFacts:
             self.state.value,
             Phase.ACTIVE.value if keeps else "",
             self.generation,
-            member.resource_set.log.last_lsn,
+            member.held_lsn,
             self.store_problem or self.transport_problem or why,
             tuple(BackupReport(name, True, behind) for name, behind in member.lags()) if keeps else (),
         )

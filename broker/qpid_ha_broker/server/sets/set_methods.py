@@ -12,6 +12,8 @@ from typing import Any, Final
 from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster.overview import map_facts
+from qpid_ha_broker.cluster.reports import FOLLOWING, LEADING
+from qpid_ha_broker.events.types import GROUP
 from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.controller.controller_client import ControllerGone
@@ -192,7 +194,9 @@ def _no_controller(error: ControllerGone | TimeoutError) -> ControlError:
 def _set_state(row: Mapping[str, Any]) -> str:
     """In a word or two; `ok`: it wants nothing."""
     if not row["primary"]:
-        return "no primary"
+        if row.get("strategy") != GROUP:
+            return "no primary"
+        return "changing" if {LEADING, FOLLOWING} & set(row["replicas"].values()) else "no member serves"
     if row["moving_to"]:
         return f"moving to {row['moving_to']}"
     if len(row["in_sync"]) < row["wanted"]:

@@ -3,7 +3,7 @@
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
 import { announce, bytes, count, el, seconds, setText, show, stateMark, Table } from "./dom.js";
-import { problemsOf, stateKind } from "./problems.js";
+import { isServed, problemsOf, stateKind } from "./problems.js";
 
 const REFRESH_MS = 3000;
 const FACTS_EVERY = 4; // figures of all brokers cost each of them a sum over its queues
@@ -35,11 +35,12 @@ export class ClusterView {
     ], { key: (row) => row.address ?? row.name });
     this.sets = new Table("Resource sets", [
       { title: "Set", long: true, value: (row) => row.name },
-      { title: "State", value: (row) => stateMark(row.state, row.state === "ok" ? "good" : row.state === "no primary" ? "bad" : "warn"),
+      { title: "State", value: (row) => stateMark(row.state, row.state === "ok" ? "good" : isServed(row) ? "warn" : "bad"),
         id: (row) => row.state },
-      { title: "Primary", value: (row) => row.primary },
+      { title: "Strategy", value: (row) => row.strategy },
+      { title: "Primary", value: (row) => (row.strategy !== "group" ? row.primary : isServed(row) ? "each in sync serves" : "") },
       { title: "In sync", value: (row) => row.in_sync.join(", ") },
-      { title: "Replicas", long: true, value: (row) => Object.entries(row.replicas).map(([name, state]) => `${name}${state ? ` (${state})` : ""}`).join(", ") },
+      { title: "Replicas", long: true, value: (row) => Object.entries(row.replicas).map(([name, state]) => replicaText(row, name, state)).join(", ") },
       { title: "Lag", value: (row) => Object.entries(row.lags).map(([name, lag]) => `${name}: ${count(lag)}`).join(", ") },
       { title: "Generation", value: (row) => count(row.generation), number: true },
       { title: "Queues", value: (row) => count(row.queues), number: true },
@@ -252,4 +253,10 @@ function lagText({ lag }) {
   if (lag.heard_s !== undefined) return `heard ${seconds(lag.heard_s)} ago`;
   if (lag.lag_messages === undefined) return "";
   return lag.lag_messages || lag.lag_bytes ? `${count(lag.lag_messages)} events, ${bytes(lag.lag_bytes)}, ${seconds(lag.lag_s)}` : "none";
+}
+
+/** In a group each member that is level serves. */
+function replicaText(row, name, state) {
+  const shown = row.strategy === "group" && (state === "primary" || state === "ready") ? "serves" : state;
+  return shown ? `${name} (${shown})` : name;
 }

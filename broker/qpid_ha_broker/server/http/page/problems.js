@@ -6,6 +6,11 @@ export function stateKind(state) {
   return STATE_KIND[state] ?? "warn";
 }
 
+/** Whether anybody serves a resource set; in a group any member does. */
+export function isServed(row) {
+  return row.state !== "no primary" && row.state !== "no member serves";
+}
+
 /** [{severity: "bad" | "warning", text, help}], of what `cluster` has: {status, brokers, backups, facts, sets}. */
 export function problemsOf({ status, brokers, backups, facts, sets }) {
   const found = [];
@@ -34,9 +39,15 @@ export function problemsOf({ status, brokers, backups, facts, sets }) {
     if (row.login_problem) bad(`${row.name}: ${row.login_problem}`);
   }
   for (const row of sets) {
-    if (row.state === "no primary") bad(`The resource set ${row.name} has no primary.`, row.problem);
+    if (row.state === "no member serves") bad(`No member of the group ${row.name} serves.`, row.problem);
+    else if (!isServed(row)) bad(`The resource set ${row.name} has no primary.`, row.problem);
     else if (row.state === "too few in sync") warn(`The resource set ${row.name} has too few replicas in sync.`, row.problem);
     else if (row.problem) warn(`The resource set ${row.name}: ${row.problem}`);
+  }
+  for (const group of status.groups ?? []) {
+    const why = group.transport_problem || group.record_problem || group.store_problem || group.reason;
+    if (group.role !== "serving" || group.transport_problem) warn(`${status.name} has no full part in the group ${group.set}: it is ${group.role}.`, why);
+    for (const queue of group.stuck_queues) warn(`${queue.owner || "Nobody"} keeps the queue ${queue.queue} of the group ${group.set}.`);
   }
   if (status.paused) {
     const until = status.paused.until ?? "somebody resumes";

@@ -38,6 +38,7 @@ export class QueueView {
       ["Messages", count(row.messages)], ["Bytes", bytes(row.bytes)], ["Acquired", count(row.acquired)],
       ["Consumers", count(row.consumers)], ["In", rate(row.in_rate)], ["Out", rate(row.out_rate)],
       ["Oldest message", row.messages ? seconds(row.age_s) : "none"], ["Resource set", row.set],
+      ...(row.owner === undefined ? [] : [["Handed out by", row.owner || "nobody"], ["Waiting for it", row.waiting.join(", ") || "nobody"]]),
     ];
     shown.forEach(([title, value], at) => {
       const part = this.facts.children[at] ?? this.facts.appendChild(el("div", {}, el("dt"), el("dd")));
