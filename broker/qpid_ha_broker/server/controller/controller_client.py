@@ -28,6 +28,7 @@ RETRY_S: Final = 0.1
 
 RecordAnswer = Callable[[cf.RecordTold], None]
 NO_CONTROLLER: Final = "the cluster has no controller (no primary of the set default) that answers"
+NOT_INTRODUCED: Final = "this broker cannot say yet who it is: which of ha.brokers-url is its own"
 
 
 class ControllerGone(Exception):
@@ -56,7 +57,8 @@ class Dial(Protocol):
 
 
 class ControllerClient:
-    """The promise: each request about a record is answered once, within RECORD_LIMIT_S; no answer means: not known.
+    """The promise: each request about a record is answered once, within RECORD_LIMIT_S; no answer means: not known. And
+    nothing is asked on a channel before a report has said there who asks.
 
     For the listener's methods see `peer_frames.PeerListener`.
     """
@@ -69,7 +71,8 @@ class ControllerClient:
         self._address: str | None = None
         """Where the controller is, as far as is known."""
         self._channel: Channel | None = None
-        self._is_open = False
+        self._is_open = self._is_introduced = False
+        """The channel is there; a report has said on it which broker this is."""
         self._retry_at_s = 0.0
         self._pause_s = RETRY_S
         self._opened_s = 0.0
@@ -126,10 +129,11 @@ class ControllerClient:
             self._report(full=False)
 
     def _report(self, *, full: bool) -> None:
-        report = self._source.report(full=full)
+        report = self._source.report(full=full or not self._is_introduced)
         if report is not None:
             self._is_report_due = False
             self._report_at_s = time.monotonic() + self._report_interval_s
+            self._is_introduced = True
             self._send(cf.Reported(report))
 
     # --- what is asked of the controller
@@ -147,10 +151,11 @@ class ControllerClient:
     ) -> None:
         number = next(self._numbers)
         self._records[number] = time.monotonic() + RECORD_LIMIT_S, answer
-        if self._is_open:
+        if self._is_introduced:
             self._send(cf.RecordAsked(number, set_name, expected, wanted))
         else:  # not at once: who asks has not finished asking
-            asyncio.get_running_loop().call_soon(self._fail_record, number, NO_CONTROLLER)
+            problem = NOT_INTRODUCED if self._is_open else NO_CONTROLLER
+            asyncio.get_running_loop().call_soon(self._fail_record, number, problem)
 
     def _fail_record(self, number: int, problem: str) -> None:
         waiting = self._records.pop(number, None)
@@ -161,12 +166,12 @@ class ControllerClient:
     def problem(self) -> str:
         """Why nobody can be asked now; empty: somebody can."""
         if self._is_open:
-            return ""
+            return "" if self._is_introduced else NOT_INTRODUCED
         return f"{NO_CONTROLLER}: {self._why_closed}" if self._why_closed else NO_CONTROLLER
 
     async def ask(self, method: str, params: Mapping[str, Any], caller: Mapping[str, Any] = {}) -> cf.Told:
         """Have the controller do it; `caller`: see `Asked`. Raises ControllerGone."""
-        if not self._is_open:
+        if not self._is_introduced:
             raise ControllerGone(self.problem)
         number = next(self._numbers)
         told: asyncio.Future[cf.Told] = asyncio.get_running_loop().create_future()
@@ -208,7 +213,7 @@ class ControllerClient:
             self._lost(reason)
 
     def _lost(self, reason: str) -> None:
-        self._channel, self._is_open = None, False
+        self._channel, self._is_open, self._is_introduced = None, False, False
         for number in list(self._records):
             self._fail_record(number, f"the channel to the controller was lost: {reason}")
         requests, self._requests = self._requests, {}
