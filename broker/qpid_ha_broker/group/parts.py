@@ -66,10 +66,11 @@ class GroupParts:
             self.ctx.resource_set.log.acknowledge(WITNESS, min(self.committed_lsn, self.ctx.last_lsn))
             self.ctx.effects.append(fx.CommitAdvanced(self.committed_lsn))
         if self.leveling is None:
-            is_serving = lineage.is_complete and not lineage.is_cold
+            is_serving = lineage.is_complete and not lineage.is_cold and bool(self.view)
+            missing = "some whom the record names are missing" if self.view else "nothing is delivered here"
             self.become(
                 GroupRole.SERVING if is_serving else GroupRole.WITHHELD,
-                "all whom the record names are in step" if is_serving else "some whom the record names are missing",
+                "all whom the record names are in step" if is_serving else missing,
             )
 
     def step_out(self, reason: str) -> None:
