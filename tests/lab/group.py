@@ -213,11 +213,13 @@ class GroupLoad(Load):
 
     def _is_excused(self, twice: Mapping[str, Any], disturbed: Sequence[Disturbance]) -> bool:
         """Whether the member that should not have had it may not have known better."""
-        return any(
-            self._group.url(each.member) == twice["at"]
-            and each.from_s <= twice["when_s"] - self._offset_s <= each.until_s + EXCUSED_S
-            for each in disturbed
-        )
+        member = next((each for each in self._group.members if self._group.url(each) == twice["at"]), "")
+        return is_excused(member, twice["when_s"] - self._offset_s, disturbed)
+
+
+def is_excused(member: str, when_s: float, disturbed: Sequence[Disturbance]) -> bool:
+    """Whether that member may not have known then what the others did."""
+    return any(each.member == member and each.from_s <= when_s <= each.until_s + EXCUSED_S for each in disturbed)
 
 
 def _named(out_twice: Sequence[Any]) -> dict[str, Any]:
