@@ -286,7 +286,10 @@ class QueueUse:
             raise Violation(f"{payload!r} was handed out at {self._node.name}, and is not its own: {failure}")
 
     def node_lost(self, node: GroupNode) -> None:
-        if node is not self._node or self._attached is None:
+        if node is not self._node:
+            return
+        self._ledger.node_lost(node.name)  # also what was to be accepted by consumers that have gone since
+        if self._attached is None:
             return
         resources, queue = self._attached
         for consumer in self._consumers:
@@ -295,4 +298,3 @@ class QueueUse:
             if not queue.deleted:
                 resources.unsubscribe(queue, consumer, node.now_ms)
         self._forget()
-        self._ledger.node_lost(node.name)
