@@ -33,6 +33,7 @@ from qpid_ha_demo.load import DemoConsumer, arrival_of, producer_of
 LINGER_S: Final = 0.3
 """The longest time that a consumer keeps a message before it answers."""
 _LINGERS: Final = 8
+_NEAR: Final = 3
 _RELEASED_OF, _REJECTED_OF = 20, 33
 """One in so many is released when it comes first, and rejected."""
 
@@ -74,6 +75,16 @@ class OutTwice(NamedTuple):
     """When the second one got it."""
 
 
+class Late(NamedTuple):
+    """A message that came behind a later one of its producer."""
+
+    number: int
+    arrivals: tuple[Arrival, ...]
+    """Of it, and of those just before and behind it in the order of their numbers."""
+    held: tuple[Held, ...]
+    """Who had it."""
+
+
 @dataclass(frozen=True)
 class CustodyAudit(LedgerAudit):
     """The account of the ledger, and of who had what. `lost`: confirmed, and no consumer ever answered for it."""
@@ -87,6 +98,8 @@ class CustodyAudit(LedgerAudit):
     """Released, and no consumer ever answered for it."""
     broken_lost: tuple[int, ...]
     """With a consumer whose connection broke, and no consumer ever answered for it."""
+    late: tuple[Late, ...]
+    """Of what is out of order, all that is known."""
     accepted: int
     rejected: int
     returned: int
@@ -127,6 +140,7 @@ class CustodyLedger(Ledger):
             out_twice=out_twice,
             accepted_again=tuple(each.number for each in again if each.ending is Ending.ACCEPTED),
             rejected_again=tuple(each.number for each in again if each.ending is Ending.REJECTED),
+            late=tuple(self._late(number, held) for number in base.out_of_order),
             released_lost=self._never_answered(held, Ending.RETURNED),
             broken_lost=self._never_answered(held, Ending.BROKEN),
             accepted=endings[Ending.ACCEPTED],
@@ -134,6 +148,10 @@ class CustodyLedger(Ledger):
             returned=endings[Ending.RETURNED],
             broken=endings[Ending.BROKEN],
         )
+
+    def _late(self, number: int, held: Sequence[Held]) -> Late:
+        near = tuple(each for each in self.arrivals if abs(each.number - number) <= _NEAR)
+        return Late(number, near, tuple(each for each in held if abs(each.number - number) <= _NEAR))
 
     def _never_answered(self, held: Sequence[Held], ending: Ending) -> tuple[int, ...]:
         return tuple(sorted({each.number for each in held if each.ending is ending} - self.answered))

@@ -145,6 +145,9 @@ class GroupAccount(NamedTuple):
             for producer, audit in self.audits.items()
             if audit[name]
         ]
+        told += [
+            f"{producer}: late: {late}" for producer, audit in self.audits.items() for late in audit.get("late", ())
+        ]
         if self.unexcused:
             told.append(f"out at two members at once, or again after it was gone: {self.unexcused}")
         if any(self.left.values()):
