@@ -132,9 +132,11 @@ def _out_of_order(arrivals: Iterable[Arrival], refused: set[int]) -> tuple[int, 
     late: list[int] = []
     highest: dict[str, int] = {}
     for arrival in arrivals:
-        if arrival.number in seen or arrival.number in refused or (arrival.by and arrival.marked):
+        if arrival.number in seen or arrival.number in refused:
             continue
         seen.add(arrival.number)
+        if arrival.by and arrival.marked:
+            continue
         before = highest.get(arrival.by, -1)
         if arrival.number < before:
             late.append(arrival.number)

@@ -60,4 +60,7 @@ def test_order_holds_for_each_consumer_but_for_what_comes_marked() -> None:
     ledger = CustodyLedger()
     for number, by, marked in ((1, "a", False), (4, "b", False), (3, "a", False), (2, "a", True), (2, "b", False)):
         ledger.arrive(Arrival(number, 0.0, marked, False, by))
-    assert ledger.audit().out_of_order == (2,)
+    assert ledger.audit().out_of_order == ()
+    ledger.arrive(Arrival(3, 0.0, marked=False, sent_again=False, by="b"))
+    ledger.arrive(Arrival(0, 0.0, marked=False, sent_again=False, by="b"))
+    assert ledger.audit().out_of_order == (0,)
