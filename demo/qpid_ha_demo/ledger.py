@@ -21,6 +21,8 @@ class Arrival(NamedTuple):
     """The broker says that somebody may have had it before: `first-acquirer` is false, or `delivery-count` not 0."""
     sent_again: bool
     """The publisher says that it sent this before, and heard nothing."""
+    by: str = ""
+    """Which consumer has it, where a queue has several: each gets a part, and what comes again goes to any of them."""
 
 
 @dataclass
@@ -124,15 +126,19 @@ def _copies(arrivals: Iterable[Arrival]) -> _DeliveredCopies:
 
 
 def _out_of_order(arrivals: Iterable[Arrival], refused: set[int]) -> tuple[int, ...]:
-    """Messages whose first arrival was after that of a later one. One that was refused and sent again may be late."""
+    """Messages whose first arrival was after that of a later one at the same consumer. One that was refused and sent
+    again may be late; of several consumers also what another one may have had first."""
     seen: set[int] = set()
     late: list[int] = []
-    highest = -1
+    highest: dict[str, int] = {}
     for arrival in arrivals:
         if arrival.number in seen or arrival.number in refused:
             continue
         seen.add(arrival.number)
-        if arrival.number < highest:
+        if arrival.by and arrival.marked:
+            continue
+        before = highest.get(arrival.by, -1)
+        if arrival.number < before:
             late.append(arrival.number)
-        highest = max(highest, arrival.number)
+        highest[arrival.by] = max(before, arrival.number)
     return tuple(late)

@@ -103,6 +103,8 @@ class FailoverClient(MessagingHandler, ABC):
         self._thread = Thread(target=self._run, daemon=True)
         self.problems: list[str] = []
         """What brokers said when they ended something."""
+        self.connected_to = ""
+        """The address of the connection that there is, or was."""
 
     def _run(self) -> None:
         container = Container(self)
@@ -129,7 +131,8 @@ class FailoverClient(MessagingHandler, ABC):
 
     def _connect(self) -> None:
         self._connect_at_s = None
-        self._connection = self._container.connect(self._addresses.next(), reconnect=False, heartbeat=_HEARTBEAT_S)
+        self.connected_to = self._addresses.next()
+        self._connection = self._container.connect(self.connected_to, reconnect=False, heartbeat=_HEARTBEAT_S)
         self.open_link(self._container, self._connection)
 
     @abstractmethod
@@ -178,6 +181,12 @@ class FailoverClient(MessagingHandler, ABC):
             self.problems.append(f"{condition.name}: {condition.description}")
         self._start_over(event)
         event.connection.close()
+
+    def break_now(self) -> None:
+        """End the connection, with whatever is under way on it; another one follows."""
+        self.lost()
+        self._connection.close()
+        self._connect_at_s = time.monotonic() + self._addresses.pause_s()
 
     def _start_over(self, event: Any) -> None:
         if event.connection == self._connection and self._connect_at_s is None:

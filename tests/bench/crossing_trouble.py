@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.sets_trouble import Kind, Skipped, Step, Trouble, within
+from bench.sets_trouble import Trouble, within
+from bench.steps import Kind, Skipped, Step
 from cluster_on_machines import ClusterOnMachines
 from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
 from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble

@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 
 from bench.crossing_soak import CrossingSoak
+from bench.group_soak import GroupSoak
 from bench.session_kills import BROKERS, SessionKills, session_settings
 from bench.sets_trouble import Trouble
 from bench.soak_report import (
@@ -140,25 +141,23 @@ def kill_under_sessions(stage: Stage, directory: Path, seed: int, kills: int) ->
 @click.option(
     "--sets", "crosses_sets", is_flag=True, help="Sets, proxies, exchanges, sessions, and all faults; as root."
 )
+@click.option("--group", "takes_group", is_flag=True, help="A group, on machines with Corosync and Pacemaker; as root.")
 @click.option("--upgrade-from", metavar="REV", help="Upgrade three brokers from that commit under load, and back.")
 @click.option("--sessions", is_flag=True, help="Kill brokers that relay, under clients with sessions.")
 @click.option("--kills", type=click.IntRange(1), default=100, show_default=True, help="So often, with --sessions.")
 @click.option("--keep", is_flag=True, help="Leave logs, steps and stores, as after a run that failed.")
 def main(
-    minutes: float, seed: int | None, stores: bool, crosses_sets: bool, upgrade_from: str | None, sessions: bool,
-    kills: int, keep: bool,
+    minutes: float, seed: int | None, stores: bool, crosses_sets: bool, takes_group: bool, upgrade_from: str | None,
+    sessions: bool, kills: int, keep: bool,
 ) -> None:  # fmt: skip
     """Trouble a cluster of many resource sets under load; exit code 1 if a promise was broken."""
-    if crosses_sets + sessions + (upgrade_from is not None) > 1:
-        raise click.UsageError("--sets, --sessions and --upgrade-from are runs of their own")
+    if crosses_sets + takes_group + sessions + (upgrade_from is not None) > 1:
+        raise click.UsageError("--sets, --group, --sessions and --upgrade-from are runs of their own")
     stage = Stage()
     seed = int(time.time()) if seed is None else seed
     directory = Path(tempfile.mkdtemp(prefix="qpid-ha-soak-"))
-    what = (
-        f"{kills} kills"
-        if sessions
-        else f"{minutes:g} minutes, {'with stores' if stores or crosses_sets or upgrade_from else 'in memory'}"
-    )
+    has_stores = bool(stores or crosses_sets or takes_group or upgrade_from)
+    what = f"{kills} kills" if sessions else f"{minutes:g} minutes, {'with stores' if has_stores else 'in memory'}"
     stage.step(f"seed {seed}", f"{what}, {directory}")
     good = False
     try:
@@ -166,6 +165,8 @@ def main(
             good = kill_under_sessions(stage, directory, seed, kills)
         elif upgrade_from is not None:
             good = UpgradeSoak(stage, directory, seed, upgrade_from).run(minutes)
+        elif takes_group:
+            good = GroupSoak(stage, directory, seed).run(minutes)
         elif crosses_sets:
             good = CrossingSoak(stage, directory, seed).run(minutes)
         else:

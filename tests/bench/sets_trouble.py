@@ -1,29 +1,25 @@
 """What is done to a cluster of many resource sets at random, by a seed: kills, pauses, moves, and all of it at once.
 
-Each step is drawn before it is known what the cluster looks like, so that a seed names the same steps again; what they
-do to a cluster depends on when they meet it. In memory a broker that is killed comes back empty, so it is let live when
-a set would have no other replica in sync: that loss would be the operator's, not the cluster's.
+In memory a broker that is killed comes back empty, so it is let live when a set would have no other replica in sync:
+that loss would be the operator's, not the cluster's.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from bench.steps import DrawnSteps, Kind, Skipped, Step
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
 
-PAUSES_S: Final = (0.5, 5.0)
-"""Between two steps."""
 STOPPED_S: Final = (0.5, 7.0)
 """How long a process is stopped: shorter, and longer, than `ha.failure-timeout` (2 s)."""
 DRAINED_S: Final = (1.0, 10.0)
@@ -35,96 +31,27 @@ _HOLDS: Final = ("primary", "ready")
 """Replicas that have what they had in memory."""
 
 
-class Step(NamedTuple):
-    """What is to be done, as far as it was drawn."""
-
-    kind: str
-    brokers: tuple[int, ...]
-    """All of them, in the order in which they are chosen."""
-    set: int
-    share: float
-    """From 0 to 1: of a duration, or which of several."""
-    pause_s: float
-    """After it."""
-
-
-class Outcome(NamedTuple):
-    """What came of a step."""
-
-    at_s: float
-    """Since the beginning."""
-    kind: str
-    target: str
-    text: str
-    """Empty: it was done; else why not, or not yet."""
-
-
-class Skipped(Exception):
-    """It would destroy what the cluster promises to keep as long as one replica lives."""
-
-
-Kind = tuple[Callable[[Step], None], int]
-"""What it does, and how often compared with others."""
-
-
-class Trouble:
+class Trouble(DrawnSteps):
     """Makes trouble, and a list of it."""
 
-    pauses_s = PAUSES_S
+    refusals = (ControlFailure, ClusterFailed)
 
     def __init__(self, cluster: LocalCluster, sets: Sequence[str], stores: Path | None, seed: int) -> None:
         self._cluster = cluster
         self._sets = sets
         self._stores = stores
-        self._random = random.Random(seed)
-        self._began_s = time.monotonic()
         self._disturbed_s: dict[str, float] = {}
         """When a broker was, or will be, disturbed for the last time."""
         self._stopped: dict[str, list[int]] = {}
         """Processes to continue, by the broker's name."""
-        self._due: list[tuple[float, Callable[[], None]]] = []
         self._asking: list[Thread] = []
-        self.outcomes: list[Outcome] = []
-        self._kinds = self.kinds()
-        self._names = [kind for kind, (_, weight) in self._kinds.items() for _ in range(weight)]
+        super().__init__(seed, len(cluster.brokers), len(sets))
 
     # --- steps
 
-    def begin(self) -> None:
-        """Times of outcomes count from now on."""
-        self._began_s = time.monotonic()
-
-    def draw(self) -> Step:
-        """The next one."""
-        order = list(range(len(self._cluster.brokers)))
-        kind, number = self._random.choice(self._names), self._random.randrange(len(self._sets))
-        self._random.shuffle(order)
-        return Step(kind, tuple(order), number, self._random.random(), self._random.uniform(*self.pauses_s))
-
-    def make(self, step: Step) -> None:
-        """Do it, and write down what came of it."""
-        try:
-            self._kinds[step.kind][0](step)
-        except Skipped as why:
-            self._note(f"{step.kind}: skipped", str(why), "")
-        except (ControlFailure, ClusterFailed) as error:
-            self._note(step.kind, "", str(error).partition("\n")[0])
-
-    def rest(self, for_s: float) -> None:
-        """Let time pass, and do what is due meanwhile."""
-        end_s = time.monotonic() + for_s
-        while True:
-            now_s = time.monotonic()
-            for due in [each for each in self._due if each[0] <= now_s]:
-                self._due.remove(due)
-                due[1]()
-            if now_s >= end_s:
-                return
-            time.sleep(min(0.02, end_s - now_s))
-
     def end(self) -> None:
         """All brokers run and may have replicas, and sets want three."""
-        self.rest(max([0.0, *[due_s - time.monotonic() for due_s, _ in self._due]]))
+        self.rest_until_nothing_is_due()
         for thread in self._asking:
             thread.join()
         self._cluster.wait_until(lambda: self._controller() is not None, "default has a primary", 60.0)
@@ -157,14 +84,6 @@ class Trouble:
     def last_disturbed_s(self) -> float:
         """When the last broker was killed or went on, by the monotonic clock; if none was, when this began."""
         return max([self._began_s, *self._disturbed_s.values()])
-
-    def counts(self) -> Mapping[str, Counter[str]]:
-        """Of each kind, how often it was done, and what else became of it."""
-        counts: dict[str, Counter[str]] = {}
-        for outcome in self.outcomes:
-            kind, _, is_skipped = outcome.kind.partition(": ")
-            counts.setdefault(kind, Counter())[is_skipped or ("refused" if outcome.text else "done")] += 1
-        return counts
 
     def kill_these(self, kind: str, victims: Sequence[LocalBroker]) -> bool:
         """At once; their agents start them again. False: not done, because something would be lost with them."""
@@ -365,12 +284,6 @@ class Trouble:
 
     def _disturb(self, broker: LocalBroker, for_s: float = 0.0) -> None:
         self._disturbed_s[broker.name] = time.monotonic() + for_s
-
-    def _later(self, after_s: float, action: Callable[[], None]) -> None:
-        self._due.append((time.monotonic() + after_s, action))
-
-    def _note(self, kind: str, target: str, text: str) -> None:
-        self.outcomes.append(Outcome(time.monotonic() - self._began_s, kind, target, text))
 
     # --- what is asked of the cluster
 

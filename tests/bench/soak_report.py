@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.sets_trouble import Trouble
+from bench.steps import DrawnSteps
 from qpid_ha_demo.ledger import Ledger, LedgerAudit
 from qpid_ha_demo.stage import Stage
 
@@ -96,14 +96,14 @@ def show_kinds(console: Console, title: str, kinds: Counter[str]) -> None:
         console.print(f"         and {len(kinds) - SHOWN} other kinds")
 
 
-def write_steps(trouble: Trouble, directory: Path) -> None:
+def write_steps(trouble: DrawnSteps, directory: Path) -> None:
     """All of them, with their times."""
     lines = [f"{at_s:8.2f} {kind}: {target}{' REFUSED ' if text else ''}{text}\n"
              for at_s, kind, target, text in trouble.outcomes]  # fmt: skip
     (directory / "steps.log").write_text("".join(lines), encoding="utf-8")
 
 
-def show_steps(console: Console, trouble: Trouble, seed: int) -> None:
+def show_steps(console: Console, trouble: DrawnSteps, seed: int) -> None:
     """How many of each kind, and why some were refused."""
     table = Table(title=f"Trouble (seed {seed})", title_style="bold")
     columns = ("done", "refused", "skipped")

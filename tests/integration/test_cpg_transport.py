@@ -62,7 +62,7 @@ class CpgProcess:
     def wait_for_members(self, *names: str) -> None:
         wanted = ",".join(names)
         wait_until(
-            lambda: self.views() and self.views()[-1].split()[0] == wanted, lambda: f"{self.name}: {self.views()}"
+            lambda: self.views() and self.views()[-1].split(" ")[0] == wanted, lambda: f"{self.name}: {self.views()}"
         )
 
     def wait_for_own_batches(self, count: int) -> list[str]:
@@ -138,12 +138,12 @@ def test_a_process_that_is_killed_leaves_the_view_as_one_that_has_ended(three: l
 
 
 @needs_corosync
-def test_when_the_daemon_ends_all_are_alone_and_what_was_said_meanwhile_comes_when_it_is_back(
+def test_when_the_daemon_ends_nobody_is_in_a_view_and_what_was_said_meanwhile_comes_when_it_is_back(
     daemon: CorosyncDaemon, three: list[CpgProcess]
 ) -> None:
     daemon.kill()
     for process in three:
-        process.wait_for_members(process.name)
+        process.wait_for_members()
         process.send(0, 5)
 
     daemon.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,6 +14,9 @@ from groups_in_process import BROKERS, UUID, Groups, start, story_of_three
 from hosted_sets import NoRecords
 from model_support import PLENTY, message
 from qpid_ha_agent.store_sources import facts_of_directory
+from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GROUP_VERSION
 from qpid_ha_broker.metrics.queue_listing import QueueListing
 from qpid_ha_broker.model.queues.dispatcher import SessionOwner
@@ -66,6 +70,33 @@ def test_the_others_go_on_when_a_member_ends_and_let_it_in_again(tmp_path: Path)
         await groups.publish("a", "q", "three")
         await eventually(lambda: groups.bodies("c", "q") == ["one", "two", "three"])
         assert groups.bodies("a", "q") == ["one", "two", "three"]
+
+    story_of_three(tmp_path, story)
+
+
+class ServedLink:
+    """A client's link that may only be where the set is served."""
+
+    needs_primary = True
+
+    def __init__(self) -> None:
+        self.why_ended: list[AmqpError] = []
+
+    def end(self, error: AmqpError) -> None:
+        self.why_ended.append(error)
+
+
+def test_clients_of_a_member_that_the_others_go_on_without_are_sent_away(tmp_path: Path, bus: GroupBus) -> None:
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        link = ServedLink()
+        groups.hosted("a").links[cast("LinkEndpoint", link)] = None
+        bus.cut_off("a")
+        await groups.serve("b", "c")
+        await eventually(lambda: groups.member("a").member.role is GroupRole.OUTSIDE)
+        await eventually(lambda: bool(link.why_ended))
+        assert groups.hosted("a").read_only
 
     story_of_three(tmp_path, story)
 

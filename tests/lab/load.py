@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import qpid_ha_demo
 from lab.machines import Lab
@@ -93,7 +93,7 @@ class Load:
         """What the client's clock is ahead of ours; 0 where both share one kernel, to within microseconds."""
         self.account: Account | None = None
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         self._lab.push(self._machine, _PROGRAM, _REMOTE)
         self._lab.push(self._machine, _CLIENTS, f"/var/tmp/{_CLIENTS.name}")
         self._process = self._lab.spawn(self._machine, *self._command)

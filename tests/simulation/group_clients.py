@@ -311,7 +311,10 @@ class QueueUse:
             raise Violation(f"{payload!r} was handed out at {self._node.name}, and is not its own: {failure}")
 
     def node_lost(self, node: GroupNode) -> None:
-        if node is not self._node or self._attached is None:
+        if node is not self._node:
+            return
+        self._ledger.node_lost(node.name)  # also what was to be accepted by consumers that have gone since
+        if self._attached is None:
             return
         resources, queue = self._attached
         if not queue.deleted:

@@ -223,6 +223,10 @@ class GroupNode:
         if self.process is not None and self.process.port is not None:
             self._transport.congest(self.process.port, for_s)
 
+    def lose_transport(self, for_s: float) -> None:
+        if self.process is not None and self.process.port is not None:
+            self._transport.lose(self.process.port, for_s)
+
     def _tick(self, process: GroupProcess) -> None:
         if self.process is process:
             if not process.is_paused:

@@ -31,6 +31,8 @@ class GroupFaultKind(StrEnum):
     """A member takes long for what is delivered to it."""
     CONGESTED = "congested"
     """The transport of a member takes nothing for a while."""
+    DAEMON = "daemon"
+    """The transport of a member ends, and its process does not."""
     DISK_SLOW = "disk-slow"
     DISK_ERROR = "disk-error"
     """A store takes nothing any more; the process ends, and comes back with what is on the disk."""
@@ -122,6 +124,8 @@ def draw_group_plan(seed: int) -> GroupPlan:
     count = draw.choice((0, 4, 8, 12, 16))
     kinds = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=count)
     faults = [_draw_fault(draw, kind) for kind in kinds]
+    of_daemons = random.Random(f"{seed}/group daemons")
+    faults += [_draw_fault(of_daemons, GroupFaultKind.DAEMON) for _ in range(of_daemons.choice((0, 0, 1, 2)))]
     return GroupPlan(
         seed=seed,
         members=members,

@@ -86,6 +86,30 @@ class SimulatedTransport:
                 self._ended.add(port.name)
         self._reform_after(self._draw.uniform(0.001, 0.005) if has_power else self._draw.uniform(0.1, 0.3))
 
+    def lose(self, port: Port, for_s: float) -> None:
+        """Its daemon ends, and comes back: nothing is delivered to the process meanwhile, and it knows that at once.
+
+        The others notice after the token's time, which may be longer than they wait for each other; until then nothing
+        is delivered to them either. What had not come back to the process is sent once more.
+        """
+        ring = port.ring
+        if self._ports.get(port.name) is not port or ring is None:
+            return
+        del self._ports[port.name]
+        ring.is_broken = True
+        port.ring = None
+        mine = [sent.data for sent in ring.order[ring.handed[port.name] :] if sent.sender == port.name]
+        port.unsent.extendleft(reversed(mine))
+        port.take(View((), (), tuple(name for name in ring.ports if name != port.name), ()))
+        self._reform_after(self._draw.choice((self._draw.uniform(0.1, 0.3), self._draw.uniform(1.1, 2.5))))
+
+        def come_back() -> None:
+            if port.is_open and port.name not in self._ports:
+                self._ports[port.name] = port
+                self._reform_after(self._draw.uniform(0.001, 0.02))
+
+        self._schedule.after(for_s, come_back)
+
     def split(self, parts: dict[str, int]) -> None:
         """From now on nodes reach those of their own part alone."""
         self._parts = parts

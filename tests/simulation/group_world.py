@@ -178,6 +178,8 @@ class GroupWorld:
                 self.schedule.after(fault.for_s, lambda: setattr(node, "delivery_s", 0.0))
             case GroupFaultKind.CONGESTED:
                 node.congest(fault.for_s)
+            case GroupFaultKind.DAEMON:
+                node.lose_transport(fault.for_s)
             case GroupFaultKind.DISK_SLOW:
                 node.disk_s = 0.1
                 self.schedule.after(fault.for_s, lambda: setattr(node, "disk_s", 0.001))

@@ -34,6 +34,14 @@ class GroupBus:
             del members[port.name]
             self._tell(port.cluster, left=port.name)
 
+    def cut_off(self, name: str) -> None:
+        """Its daemon ends: the others go on, and nothing comes to it any more."""
+        self._deliver_all()
+        for cluster, members in self._members.items():
+            port = members.pop(name)
+            asyncio.get_running_loop().call_soon(port.view, OrderedView((), (), tuple(sorted(members)), ()))
+            self._tell(cluster, left=name)
+
     def _tell(self, cluster: str, joined: str = "", left: str = "") -> None:
         self._deliver_all()
         members = self._members[cluster]

@@ -178,8 +178,25 @@ class LittleGroup:
         for member in self.members:
             member.feed(fx.Delivered(sender, frames, len(data)))
 
+    def deliver_those_of(self, name: str) -> None:
+        """What that member has said comes first in the order, and is delivered."""
+        others = [batch for batch in self._order if batch[0] != name]
+        self._order = deque([*(batch for batch in self._order if batch[0] == name), *others])
+        while len(self._order) > len(others):
+            self.deliver_next()
+
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
         for member in self.members:
             member.feed(fx.Ticked())
         self.settle()
+
+    def stall(self, seconds: float, step_s: float = 0.2) -> None:
+        """Time passes, and nothing is delivered: what members say stays in the order."""
+        for _ in range(round(seconds / step_s)):
+            self.now_s += step_s
+            for member in self.members:
+                member.feed(fx.Ticked())
+            self.turn()
+            while self._soon:
+                self._soon.popleft()()

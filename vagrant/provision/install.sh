@@ -84,6 +84,7 @@ install_system_parts() {
     for script in "$share"/rgmanager/qpidd*; do
         install -D -m 755 -t /usr/local/lib/qpid-ha "$script"
     done
+    install -D -m 644 "$share/systemd/qpid-ha.uidgid" /etc/corosync/uidgid.d/qpid-ha
     install -D -m 644 "$share/systemd/qpidd.service" /etc/systemd/system/qpidd.service
     if has_systemd; then systemctl daemon-reload; fi
 }

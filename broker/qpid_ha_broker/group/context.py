@@ -42,6 +42,16 @@ class GroupSettings:
     chunks_ahead: int = 8
     """Queues of which a piece was asked for at a time."""
 
+    @property
+    def silence_s(self) -> float:
+        """Who was delivered nothing for so long judges nobody by it."""
+        return self.backup_timeout_s / 2
+
+    @property
+    def present_every_s(self) -> float:
+        """Each says that it is there: so often that a transport that works is never silent."""
+        return min(self.heartbeat_interval_s, self.silence_s / 2)
+
     def __post_init__(self) -> None:
         if self.patience_s > self.backup_timeout_s:
             raise ValueError(f"a patience of {self.patience_s} s is longer than the timeout, {self.backup_timeout_s} s")

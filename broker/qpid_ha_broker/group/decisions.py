@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.parts import GroupParts
@@ -19,6 +21,8 @@ class RecordDecisions:
     def __init__(self, parts: GroupParts) -> None:
         self._parts = parts
         self._ctx = parts.ctx
+        self._told: frozenset[str] = frozenset()
+        """What was said of members that are to be dropped; it may take several attempts."""
 
     def record_read(self, read: fx.RecordRead) -> None:
         """What it is; of no use when it could not be read."""
@@ -75,6 +79,7 @@ class RecordDecisions:
     def _consider_record(self, lineage: Lineage) -> None:
         record, slow = self._parts.records.record, self._parts.slow.names
         if lineage.is_settled and record == lineage.record and not slow:
+            self._told = frozenset()
             return
         if record.claimed and not lineage.is_cold and record.position == lineage.record.position:
             if self._parts.durable.lsn >= self._ctx.last_lsn:
@@ -86,8 +91,16 @@ class RecordDecisions:
         if wanted.is_due and record.position >= lineage.record.position:
             if self._is_majority(lineage) or self._is_patience_over():
                 self._parts.records.change(wanted.members, wanted.given_up)
+                self._tell_of(set(record.members) - wanted.members, slow)
         elif record.position > lineage.record.position:
             self._parts.records.say(lineage)
+
+    def _tell_of(self, dropped: Collection[str], slow: Collection[str]) -> None:
+        whys = {name: "acknowledges nothing" if name in slow else "is not in step" for name in dropped}
+        texts = frozenset(f"{name} {why}, and is not to be waited for any more" for name, why in whys.items())
+        for text in sorted(texts - self._told):
+            self._ctx.note("warning", text)
+        self._told = texts
 
     def _is_majority(self, lineage: Lineage) -> bool:
         """Of those who may go on with the group, more are in step than not: nobody need be waited for."""

@@ -93,6 +93,7 @@ class ViewChanged(NamedTuple):
     """The transport says who is there from here on."""
 
     members: tuple[str, ...]
+    """Nobody: nothing is delivered until the next view, not even what this member sends."""
     joined: tuple[str, ...]
     """To whom nothing was delivered before, or not what was delivered here; this member itself, in its first view."""
     left: tuple[str, ...]

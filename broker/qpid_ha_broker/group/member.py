@@ -23,7 +23,8 @@ the third follows from both, because an acceptance is an event that is confirmed
 | catching up | outside | all who have let it in leave, or it is given up |
 | serving | withheld | somebody whom the record names leaves the view |
 | withheld | serving | a record that names those in step is delivered |
-| withheld, serving | outside | a record without it is delivered, or read |
+| serving | withheld | the transport is lost: there is no view |
+| withheld, serving | outside | a record without it is delivered, or read: it reads now and then while it has no view |
 """
 
 from __future__ import annotations
@@ -175,11 +176,12 @@ class GroupMember:
         """A while went by."""
         now_s, settings = self._ctx.now_s, self._ctx.settings
         self._parts.acknowledging.tick()
-        if self._parts.log is None:
+        is_deaf = not self._parts.view  # nobody will tell it of a record without it
+        if self._parts.log is None or is_deaf:
             self._parts.records.read()
             return
         self._parts.slow.tick(self._parts.log.lineage)
-        if self._parts.leveling is None and now_s - self._parts.present_s >= settings.heartbeat_interval_s:
+        if self._parts.leveling is None and now_s - self._parts.present_s >= settings.present_every_s:
             self._parts.say_present()
 
     def turn_ended(self, _: fx.GroupTurnEnded) -> None:
@@ -257,6 +259,7 @@ class GroupMember:
     def delivered(self, happened: fx.Delivered) -> None:
         """The frames of a batch, in their order."""
         sender = happened.sender
+        self._parts.slow.heard()
         if sender == self._ctx.settings.name:
             self._ctx.outbox.came_back(happened.size)
         if self._parts.log is None:

@@ -86,10 +86,11 @@ class GroupParts:
         if self.taken_links:
             self._settle_links(self.taken_links, stable_position)
         if self.leveling is None:
-            is_serving = lineage.is_complete and not lineage.is_cold
+            is_serving = lineage.is_complete and not lineage.is_cold and bool(self.view)
+            missing = "some whom the record names are missing" if self.view else "nothing is delivered here"
             self.become(
                 GroupRole.SERVING if is_serving else GroupRole.WITHHELD,
-                "all whom the record names are in step" if is_serving else "some whom the record names are missing",
+                "all whom the record names are in step" if is_serving else missing,
             )
 
     def _settle_links(self, taken: dict[int, int], stable_position: int) -> None:

@@ -10,7 +10,8 @@
 | nobody has ever begun the group, or whoever claimed it has not confirmed that | this member alone, `claimed` | it |
 
 Who is restarted, or has fewer than half of the record in step, waits for a while: others may live, and go on with more.
-That is for the clients' sake; what is safe is decided by the compare-and-set alone.
+That is for the clients' sake; what is safe is decided by the compare-and-set alone. And who has no view has nothing
+recorded: it could not go on, and those who can would be kept from it.
 
 What was written is said to all (`EpochBegun`), and nothing else is written before that was delivered. A write whose
 answer was lost is found out by the next one, which fails on what the record then is: `newer_record`. A first claim
@@ -29,13 +30,17 @@ from qpid_ha_broker.ha.effects import ClusterRecord, ReadRecord, RecordWritten, 
 
 
 class SlowMembers:
-    """Who owes an acknowledgement, and since when."""
+    """Who owes an acknowledgement, and since when.
+
+    While nothing is delivered at all, nobody's acknowledgement can come: a node was lost, say, and the transport waits
+    for its token's time-out, which may take longer than a member may. That says nothing of anybody: it does not count.
+    """
 
     def __init__(self, ctx: GroupContext) -> None:
         self._ctx = ctx
         self._owing: dict[str, tuple[tuple[int, int], float]] = {}
         """By member: what it had acknowledged when it began to owe, and when that was."""
-        self._ticked_s = 0.0
+        self._ticked_s = self._heard_s = 0.0
         self.names: frozenset[str] = frozenset()
         """Members that are to be dropped."""
 
@@ -44,10 +49,16 @@ class SlowMembers:
         self._owing.clear()
         self.names = frozenset()
 
+    def heard(self) -> None:
+        """Something was delivered. What was owed before a silence is owed from now on."""
+        if self._ctx.now_s - self._heard_s > self._ctx.settings.silence_s:
+            self._owing.clear()
+        self._heard_s = self._ctx.now_s
+
     def tick(self, lineage: Lineage) -> None:
         """Compare with what is to be acknowledged. A process that was stopped begins anew: it has not read yet."""
         now_s, settings = self._ctx.now_s, self._ctx.settings
-        if now_s - self._ticked_s > settings.backup_timeout_s / 2:
+        if now_s - min(self._ticked_s, self._heard_s) > settings.silence_s:
             self._owing.clear()
         self._ticked_s = now_s
         due, required = (self._ctx.last_lsn, lineage.position), lineage.required

@@ -28,6 +28,7 @@ RETRY_S: Final = 0.1
 
 RecordAnswer = Callable[[cf.RecordTold], None]
 NO_CONTROLLER: Final = "the cluster has no controller (no primary of the set default) that answers"
+NOT_INTRODUCED: Final = "this broker cannot say yet who it is: which of ha.brokers-url is its own"
 
 
 class ControllerGone(Exception):
@@ -65,10 +66,11 @@ class _RecordRequest(NamedTuple):
 
 
 class ControllerClient:
-    """The promise: each request about a record is answered once, within RECORD_LIMIT_S; no answer means: not known.
+    """The promise: each request about a record is answered once, within RECORD_LIMIT_S; no answer means: not known. And
+    nothing is asked on a channel before a report has said there who asks.
 
-    While there is no controller a request waits, and one whose answer was lost with its controller is put to the next
-    one: a record is replaced by compare-and-set, so that a write was carried out twice shows in the answer.
+    While there is no controller a request about a record waits. One whose answer was lost with its controller is put to
+    the next one: a record is replaced by compare-and-set, so that a write was carried out twice shows in the answer.
 
     For the listener's methods see `peer_frames.PeerListener`.
     """
@@ -81,7 +83,8 @@ class ControllerClient:
         self._address: str | None = None
         """Where the controller is, as far as is known."""
         self._channel: Channel | None = None
-        self._is_open = False
+        self._is_open = self._is_introduced = False
+        """The channel is there; a report has said on it which broker this is."""
         self._retry_at_s = 0.0
         self._pause_s = RETRY_S
         self._opened_s = 0.0
@@ -138,11 +141,16 @@ class ControllerClient:
             self._report(full=False)
 
     def _report(self, *, full: bool) -> None:
-        report = self._source.report(full=full)
-        if report is not None:
-            self._is_report_due = False
-            self._report_at_s = time.monotonic() + self._report_interval_s
-            self._send(cf.Reported(report))
+        report = self._source.report(full=full or not self._is_introduced)
+        if report is None:
+            return
+        self._is_report_due = False
+        self._report_at_s = time.monotonic() + self._report_interval_s
+        self._send(cf.Reported(report))
+        if not self._is_introduced:
+            self._is_introduced = True
+            for request in tuple(self._records.values()):
+                self._send(request.asked)
 
     # --- what is asked of the controller
 
@@ -160,7 +168,7 @@ class ControllerClient:
         number = next(self._numbers)
         asked = cf.RecordAsked(number, set_name, expected, wanted)
         self._records[number] = _RecordRequest(time.monotonic() + RECORD_LIMIT_S, asked, answer)
-        if self._is_open:
+        if self._is_introduced:
             self._send(asked)
 
     def _fail_record(self, number: int, problem: str) -> None:
@@ -170,12 +178,12 @@ class ControllerClient:
     def problem(self) -> str:
         """Why nobody can be asked now; empty: somebody can."""
         if self._is_open:
-            return ""
+            return "" if self._is_introduced else NOT_INTRODUCED
         return f"{NO_CONTROLLER}: {self._why_closed}" if self._why_closed else NO_CONTROLLER
 
     async def ask(self, method: str, params: Mapping[str, Any], caller: Mapping[str, Any] = {}) -> cf.Told:
         """Have the controller do it; `caller`: see `Asked`. Raises ControllerGone."""
-        if not self._is_open:
+        if not self._is_introduced:
             raise ControllerGone(self.problem)
         number = next(self._numbers)
         told: asyncio.Future[cf.Told] = asyncio.get_running_loop().create_future()
@@ -198,8 +206,6 @@ class ControllerClient:
             self._is_open = True
             self._opened_s = time.monotonic()
             self._report(full=True)
-            for request in tuple(self._records.values()):
-                self._send(request.asked)
 
     def received(self, channel: Channel, data: bytes) -> None:
         """A frame came."""
@@ -219,7 +225,7 @@ class ControllerClient:
             self._lost(reason)
 
     def _lost(self, reason: str) -> None:
-        self._channel, self._is_open = None, False
+        self._channel, self._is_open, self._is_introduced = None, False, False
         requests, self._requests = self._requests, {}
         for told in requests.values():
             if not told.done():

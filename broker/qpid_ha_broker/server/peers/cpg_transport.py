@@ -6,9 +6,9 @@ to the daemon in each process.
 | what happens | what follows |
 | --- | --- |
 | the library is not there | `start` raises, and says what to install |
-| the daemon is not there, or lets nobody in | logged once; tried again every `RETRY_S`; the listener is alone |
+| the daemon is not there, or lets nobody in | logged once; tried again every `RETRY_S`; the listener has no view |
 | it takes nothing now (`CS_ERR_TRY_AGAIN`) | what is to be sent waits here, and is tried again soon |
-| it ends | the listener is alone; once it is back, all join anew, and what did not come back here is sent again |
+| it ends | the listener hears of an empty view; once it is back, all join anew, and what did not come is sent again |
 | a batch does not fit into one message | it goes in pieces, and nothing else until it is delivered here |
 | a view begins between its pieces | it is sent once more, from its first piece |
 
@@ -134,13 +134,14 @@ class CpgTransport:
         self._greetings = 0
 
     def _lost(self, failure: CpgCallFailed) -> None:
-        """The daemon has ended: this process is alone until it is back."""
+        """The daemon has ended: nothing comes here until it is back, not even what this process sends. So it is not
+        alone in a view, in which it could go on."""
         log.error("The group's transport is lost: %s", failure)
         self.problem = str(failure)
         others = tuple(name for name in self._order.members if name != self._name) if self._order is not None else ()
         self._order = None
         self._disconnect()
-        self._listener.view_changed(OrderedView((self._name,), (), others, ()))
+        self._listener.view_changed(OrderedView((), (), others, ()))
         self._later(RETRY_S, self._connect)
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ log = logging.getLogger("cluster")
 
 GREETING_S = 20.0
 """Between two questions to all peers that are asked for no other reason than to keep their channels."""
+FIRST_GREETING_S = 0.25
+"""The first pause between two, as long as this broker does not know its own address."""
 
 
 class PeerQuestions(PeerAsker):
@@ -81,6 +84,12 @@ class PeerQuestions(PeerAsker):
 
     async def _greet_forever(self) -> None:
         """So that channels are there when a promotion has to ask, and this broker learns its own address."""
-        while True:
+        for greeted in itertools.count(1):
             await self.ask_others(Topic.STATUS)
-            await asyncio.sleep(GREETING_S)
+            await asyncio.sleep(greeting_pause_s(greeted, knows_itself=bool(self._member.settings.own_address)))
+
+
+def greeting_pause_s(greeted: int, *, knows_itself: bool) -> float:
+    """Until the next greeting, after so many. Who does not know its own address cannot report to a controller, and what
+    answers there may be loading its store for another moment: so it is asked again soon, and then more rarely."""
+    return GREETING_S if knows_itself else min(GREETING_S, FIRST_GREETING_S * 2 ** min(greeted - 1, 16))

@@ -230,7 +230,7 @@ class GroupSetMember:
     def view_changed(self, view: OrderedView) -> None:
         """Who is there from here on."""
         self.facts.traffic.views += 1
-        log.info("set %s: its group is %s now%s", self.name, ", ".join(view.members), _changes(view))
+        log.info("set %s: its group is %s now%s", self.name, ", ".join(view.members) or "out of reach", _changes(view))
         self.feed(fx.ViewChanged(*view))
 
     # --- the record
@@ -298,8 +298,9 @@ class GroupSetMember:
         self._turn_again()
 
     def _look_at_clients(self) -> None:
-        """Who must not be served any more goes at once: the next turn could tell of what others decide."""
-        served = self.clients.is_serving
+        """Who must not be served any more goes at once: the next turn could tell of what others decide. The core has
+        changed by then, so whether anybody was served is what the set was told last."""
+        served = not self.hosted.read_only
         self.serving.look(self.facts.reason)
         self.clients.update()
         if served and not self.clients.is_serving:
