@@ -226,7 +226,7 @@ def test_a_member_that_waits_says_for_whom_and_why_nothing_is_recorded(tmp_path:
             there.hosts.records = NoRecords()
             there.hosts.unhost("orders", "the test wants it")
         member = groups.member("a")
-        await eventually(lambda: bool(member.member.record_problem))
+        await eventually(lambda: bool(member.member.standing.record_problem))
         (told,) = (await groups.cluster.ask("a", "status"))["groups"]
         assert (told["set"], told["role"], told["missing"]) == ("orders", "withheld", ["b", "c"])
         assert told["record_problem"] == "no controller answers"

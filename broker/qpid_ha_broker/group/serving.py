@@ -152,7 +152,7 @@ class GroupServing:
         Returns when the next turn has to be, at the latest: a slice ends then.
         """
         self._replication.flush()
-        refusal, ends_s = self.member.refusal, inf
+        refusal, ends_s = self.member.standing.refusal, inf
         if str(refusal) != str(self._replication.refusal):
             self._replication.refusal = refusal
         if self.member.role is GroupRole.SERVING:

@@ -131,9 +131,9 @@ class GroupFacts:
             self.state.value,
             Phase.ACTIVE.value if keeps else "",
             self.generation,
-            member.held_lsn,
+            member.standing.held_lsn,
             self.store_problem or self.transport_problem or why,
-            tuple(BackupReport(name, True, behind) for name, behind in member.lags()) if keeps else (),
+            tuple(BackupReport(name, True, behind) for name, behind in member.standing.lags()) if keeps else (),
         )
 
     def trouble(self, now_s: float) -> Mapping[str, object]:
@@ -146,8 +146,8 @@ class GroupFacts:
             "role": member.role.value,
             "for_s": round(now_s - self.since_s, 1),
             "reason": self.reason,
-            "missing": list(member.missing),
-            "record_problem": member.record_problem,
+            "missing": list(member.standing.missing),
+            "record_problem": member.standing.record_problem,
             "transport_problem": self.transport_problem,
             "store_problem": self.store_problem,
             "stuck_queues": [{**queue._asdict(), "for_s": round(queue.for_s, 1)} for queue in stuck],
@@ -163,5 +163,5 @@ class GroupFacts:
         }
 
     def backups(self) -> Sequence[Mapping[str, object]]:
-        lags = self._member.lags() if self.keeps_directory else ()
+        lags = self._member.standing.lags() if self.keeps_directory else ()
         return [{"name": name, "in_sync": True, "lag_messages": lag} for name, lag in lags]
