@@ -365,6 +365,7 @@ class GroupNode:
                 self._tell_clients()
             case fx.CommitAdvanced(lsn):
                 self._check_committed(process, lsn)
+                process.serving.progressed()
                 self._tell_clients()
             case fx.Stop(reason):
                 self.end(has_power=True, why=reason)

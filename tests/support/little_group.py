@@ -108,6 +108,8 @@ class LittleGroup:
                 member.serving.refused(effect)
             case fx.RoleChanged():
                 member.serving.look(effect.reason)
+            case fx.CommitAdvanced():
+                member.serving.progressed()
         if answer is not None:
             self._soon.append(partial(member.feed, answer))
 

@@ -74,6 +74,7 @@ class LoneGroupMember(PairedBroker):
             case fx.RoleChanged():
                 self.serving.look(effect.reason)
             case fx.CommitAdvanced():
+                self.serving.progressed()
                 self.hosted.touch()
 
     def turn(self) -> None:

@@ -46,3 +46,23 @@ def test_a_publisher_at_full_speed_is_stopped_by_credit_while_the_transport_take
     assert sender.credit * 2 >= CREDIT
     assert broker.replication.unplaced_bytes == 0
     assert broker.hosted.resources.catalog.queues["q"].messages.count == CREDIT
+
+
+def test_a_drain_is_over_once_the_broker_hands_out_from_the_queue_and_its_messages_have_come() -> None:
+    broker = LoneGroupMember()
+    client = broker.connect()
+    sender = client.sender("q")
+    broker.go_on()
+    client.send(sender, proton.Message("there"))
+    broker.go_on()
+    broker.is_stalled = True
+    receiver = client.receiver("q", credit=0)
+    receiver.drain(10)
+    broker.go_on()
+    assert (receiver.credit, client.received(receiver)) == (10, []), "it does not own the queue yet"
+
+    broker.is_stalled = False
+    broker.go_on()
+
+    assert [message.body for _, message in client.received(receiver)] == ["there"]
+    assert receiver.credit == 0

@@ -233,3 +233,18 @@ def test_who_comes_back_is_shown_what_sessions_hold_and_where_their_links_are(gr
     group.a.resources.accept(group.a.queue(), [first])
     group.settle()
     assert whose(group) == [["2"]] * 3
+
+
+def test_of_two_who_answer_for_a_message_at_one_member_the_first_counts(group: LittleGroup) -> None:
+    """The session has ended, and what it held goes back; its link is still there, and accepts that."""
+    taker = attach(group, group.a, 1)
+    (entry,) = group.a.core.inbox(taker)
+    others = group.a.core.consumer(group.a.queue())
+    group.a.resources.release(group.a.queue(), [entry], failed=False)
+    late = group.a.resources.accept(group.a.queue(), [entry])
+    assert isinstance(late.failure, InUse)
+    group.settle()
+    group.a.core.give_credit(group.a.queue(), others, 1)
+    group.settle()
+    assert bodies(group.a.core.inbox(others)) == ["1"]
+    assert group.c.queue().messages.count == 4

@@ -59,6 +59,11 @@ class QueueUse:
         ownership = self._parts.log.lineage.ownership
         return ownership.owner(queue)[0], ownership.wanting(queue)
 
+    @property
+    def moved(self) -> Iterable[int]:
+        """What `take_moved` would return."""
+        return () if self._parts.log is None else tuple(self._parts.log.lineage.ownership.moved)
+
     def take_moved(self) -> Iterable[int]:
         """Queues of which others became the owner, or wait, since the last call."""
         if self._parts.log is None:

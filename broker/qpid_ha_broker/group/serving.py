@@ -107,6 +107,8 @@ class GroupServing:
             return
         ids = [entry.id for entry in entries]
         if isinstance(event, Dequeued) and self.member.queues.may_take(queue.id, ids):
+            for entry in entries:
+                queue.messages.hold(entry, ELSEWHERE)  # that unit is over
             self.resources.replicated.release(queue, entries, failed=False)
             return
         own, holders = self.member.name, self.member.queues.held(queue.id)
@@ -145,6 +147,11 @@ class GroupServing:
         for queue in self.resources.catalog.queues.values():
             if queue.displaces or queue.messages.next_expiry_ms() is not None:
                 self.resources.timers.watch(queue)
+
+    def progressed(self) -> None:
+        """More is committed, or known to all."""
+        if self.member.role is GroupRole.SERVING:
+            self._slices.wake(self.member)
 
     def turn_ends(self, now_s: float) -> float:
         """Submit what was gathered, ask for queues, and hand them on; before the core ends its turn.

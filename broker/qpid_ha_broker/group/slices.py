@@ -10,10 +10,11 @@
 | somebody here takes something | has it, others wait, and the slice is over | yields, and asks again |
 | the same | has it, and nobody waits | goes on |
 
-A slice begins with the first message that there is to give, else idle queues would go round all the time. One in which
-a message came, went out, or was answered ends after `slice_s`. Where messages are there and nothing happens to them, it
-may be that only consumers of another member want them, or nobody does: each such slice in a row is twice as long as the
-one before, up to `IDLE_SLICE_S`.
+A slice begins with the first message that there is to give, and one in which a message came, went out, or was answered
+ends after `slice_s`. Where nothing happens to messages, it may be that there are none, that only consumers of another
+member want them, or that nobody does: each such slice in a row is twice as long as the one before, up to
+`IDLE_SLICE_S`. So idle queues do not go round all the time, and who asks whether there is something (a drain, a purge)
+comes to know.
 
 What has to leave: messages that have expired; of a ring those over its limits, the oldest first; of a last-value queue
 those that newer values took the place of. All but the first is seen when a message is delivered, by all members, so a
@@ -127,6 +128,14 @@ class Slices:
                 said += self.look_at(member, there, now_s)
         return said
 
+    def wake(self, member: GroupMember) -> None:
+        """More is known to all: consumers of queues that have come are given messages with the next turn, and then are
+        told what has to be behind these (that a drain is over)."""
+        for queue_id in (*self._watched, *member.queues.moved):
+            queue = self._catalog.queues_by_id.get(queue_id)
+            if queue is not None and member.queues.may_hand_out(queue_id):
+                self._catalog.awake[queue] = None
+
     def look_at(self, member: GroupMember, queue: Queue, now_s: float) -> list[WantAsked | YieldAsked]:
         """What is to be said of one queue."""
         asked, has_work = self._asked.get(queue.id), self._owned_work.wants(queue)
@@ -161,8 +170,7 @@ class Slices:
         is_changed = asked.counts != _counts(queue)
         if not is_changed and queue.messages.count == queue.messages.acquired:
             asked.is_idle = True
-            return inf
-        if asked.is_idle:
+        elif asked.is_idle:
             asked.is_idle, asked.since_s = False, now_s
         if is_changed:
             return asked.since_s + self._slice_s

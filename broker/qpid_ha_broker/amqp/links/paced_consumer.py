@@ -126,13 +126,15 @@ class PacedConsumer(Consumer, LinkEndpoint):
         """Give up credit that the queue has no messages for; False while it waits for room, a disk, or what comes back.
 
         A client that must answer first has all that it can get. Others are given what is committed: they have all that
-        was there when they began to drain once that is committed, or has gone.
+        was there when they began to drain once that is committed, or has gone. In a group nobody has before this broker
+        hands out from the queue.
         """
         if not self._sender.draining:
             return True  # the client has changed its mind, and keeps its credit
         proof = LeadProof.PROVEN if self.browsing else self.hosted.resources.proof_for(self.queue)
         waits = (
             proof is LeadProof.MISSING
+            or not (self.browsing or self.hosted.resources.sets.hands_out(self.queue))
             or (proof is LeadProof.PROVEN and self._hides_what_was_there)
             or self.window_bytes <= 0
             or self.credit <= 0

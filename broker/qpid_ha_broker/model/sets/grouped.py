@@ -166,8 +166,17 @@ class Grouped(HotStandby):
         held = [event for event in events if isinstance(event, ev.Dequeued | ev.Released | ev.SessionAcquired)]
         is_numbered = any(isinstance(event, ev.ProducerAdvanced) for event in events)
         unit = Unit(copy.log, held, is_numbered=is_numbered)
-        are_there = [_hold(copy.catalog, event) for event in held]
-        if not all(are_there) or any(self._is_answered_elsewhere(copy.catalog, event) for event in held):
+        queues = [copy.catalog.queues_by_id[event.queue] for event in held]
+        taken = [queue.messages.find_all(event.ids) for queue, event in zip(queues, held, strict=True)]
+        if any(entry.holder is SUBMITTED for entries in taken for entry in entries):
+            # One unit takes it, or gives it back, and only one can count.
+            unit.over(copy.log.last_lsn, InUse("a message was accepted, or given back, before, and that is on its way"))
+            return CommitToken(copy.log, 0, unit)
+        for queue, entries in zip(queues, taken, strict=True):
+            for entry in entries:
+                queue.messages.hold(entry, SUBMITTED)
+        are_there = all(len(entries) == len(event.ids) for entries, event in zip(taken, held, strict=True))
+        if not are_there or any(self._is_answered_elsewhere(copy.catalog, event) for event in held):
             # Nobody may say anything of that who knows: see `group.ownership`.
             unit.over(copy.log.last_lsn, InUse("what a session held is answered at another broker, or was before"))
             for event in held:
@@ -339,15 +348,6 @@ def _kept(event: ev.Enqueued) -> ev.Enqueued:
 
 def _leaves(event: Taken, queue: Queue) -> bool:
     return isinstance(event, ev.Dequeued) and event.queue == queue.id
-
-
-def _hold(catalog: Catalog, event: Taken) -> bool:
-    """Whether all of it was there."""
-    queue = catalog.queues_by_id[event.queue]
-    entries = queue.messages.find_all(event.ids)
-    for entry in entries:
-        queue.messages.hold(entry, SUBMITTED)
-    return len(entries) == len(event.ids)
 
 
 def _no_link(number: int, queue: int, link: SessionOwner, epoch: int) -> None:

@@ -89,7 +89,7 @@ class GroupSetMember:
         self.member = self.serving.member
         self.facts, self.peers = GroupFacts(self.serving, settings.cluster), _NoFollowers(self.name)
         self.discarded = DiscardedMessages(ours.data_dir, self.name)
-        self.clients = SetClients(broker, hosted, self._serves, self.feed_nothing, lambda: None)
+        self.clients = SetClients(broker, hosted, lambda: self.member.takes_units, self.feed_nothing, lambda: None)
         self._owner, self._broker = owner, broker
         self._transport: GroupTransport = self.make_transport(settings.cluster, settings.name, self)
         self._store = None if kept is None else MemberStore(kept.store, hosted.resources.catalog, self.feed)
@@ -112,7 +112,7 @@ class GroupSetMember:
             fx.Multicast: self._multicast,
             fx.Placed: self.serving.placed,
             fx.SubmitRefused: self.serving.refused,
-            fx.CommitAdvanced: lambda effect: self._turn_again(),
+            fx.CommitAdvanced: self._progressed,
             fx.RoleChanged: self._role_changed,
             fx.Persist: self._persist,
             fx.WriteCheckpoint: self._write_checkpoint,
@@ -287,6 +287,10 @@ class GroupSetMember:
 
     # --- what the core tells
 
+    def _progressed(self, _: fx.CommitAdvanced) -> None:
+        self.serving.progressed()
+        self._turn_again()
+
     def _role_changed(self, effect: fx.RoleChanged) -> None:
         before, after, self.facts.reason = effect
         self.facts.since_s = time.monotonic()
@@ -320,9 +324,6 @@ class GroupSetMember:
             )
 
     # --- what its owner asks
-
-    def _serves(self) -> bool:
-        return self.member.takes_units
 
     @property
     def is_serving(self) -> bool:
