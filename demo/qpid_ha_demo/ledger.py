@@ -127,7 +127,8 @@ def _copies(arrivals: Iterable[Arrival]) -> _DeliveredCopies:
 
 def _out_of_order(arrivals: Iterable[Arrival], refused: set[int]) -> tuple[int, ...]:
     """Messages whose first arrival was after that of a later one at the same consumer. One that was refused and sent
-    again may be late; of several consumers also what another one may have had first."""
+    again may be late; of several consumers also what another one may have had first, or what its publisher has sent
+    again, while another one has the first sending."""
     seen: set[int] = set()
     late: list[int] = []
     highest: dict[str, int] = {}
@@ -135,7 +136,7 @@ def _out_of_order(arrivals: Iterable[Arrival], refused: set[int]) -> tuple[int, 
         if arrival.number in seen or arrival.number in refused:
             continue
         seen.add(arrival.number)
-        if arrival.by and arrival.marked:
+        if arrival.by and (arrival.marked or arrival.sent_again):
             continue
         before = highest.get(arrival.by, -1)
         if arrival.number < before:

@@ -215,9 +215,12 @@ class GroupLoad(Load):
         return GroupAccount(audits, [each for each in twice if not self._is_excused(each, disturbed)], left)
 
     def _is_excused(self, twice: Mapping[str, Any], disturbed: Sequence[Disturbance]) -> bool:
-        """Whether the member that should not have had it may not have known better."""
-        member = next((each for each in self._group.members if self._group.url(each) == twice["at"]), "")
-        return is_excused(member, twice["when_s"] - self._offset_s, disturbed)
+        """Whether the member that should not have had it may not have known better: it was disturbed, or the other one
+        was, and had it recorded that it goes on alone before that was noticed."""
+        concerned = [
+            member for member in self._group.members if self._group.url(member) in (twice["at"], twice["other"])
+        ]
+        return any(is_excused(member, twice["when_s"] - self._offset_s, disturbed) for member in concerned)
 
 
 def is_excused(member: str, when_s: float, disturbed: Sequence[Disturbance]) -> bool:

@@ -56,11 +56,13 @@ def test_what_goes_back_is_answered_by_somebody(ending: Ending, fact: str) -> No
     assert (ledger.audit().is_flawless, ledger.missing) == (True, 0)
 
 
-def test_order_holds_for_each_consumer_but_for_what_comes_marked() -> None:
+def test_order_holds_for_each_consumer_but_for_what_comes_marked_or_was_sent_again() -> None:
     ledger = CustodyLedger()
     for number, by, marked in ((1, "a", False), (4, "b", False), (3, "a", False), (2, "a", True), (2, "b", False)):
         ledger.arrive(Arrival(number, 0.0, marked, False, by))
+    ledger.arrive(Arrival(5, 0.0, marked=False, sent_again=False, by="a"))
+    ledger.arrive(Arrival(0, 0.0, marked=False, sent_again=True, by="a"))
     assert ledger.audit().out_of_order == ()
     ledger.arrive(Arrival(3, 0.0, marked=False, sent_again=False, by="b"))
-    ledger.arrive(Arrival(0, 0.0, marked=False, sent_again=False, by="b"))
-    assert ledger.audit().out_of_order == (0,)
+    ledger.arrive(Arrival(-1, 0.0, marked=False, sent_again=False, by="b"))
+    assert ledger.audit().out_of_order == (-1,)
