@@ -67,6 +67,18 @@ def test_a_member_that_is_the_whole_group_does_not_serve_while_it_has_no_transpo
     assert roles == [GroupRole.SERVING, GroupRole.WITHHELD, GroupRole.SERVING]
 
 
+def test_who_is_alone_with_its_transport_again_waits_for_the_others_before_it_goes_on_without_them() -> None:
+    group = LittleGroup()
+    group.lose(group.c)
+    group.members.remove(group.b)
+    group.a.feed(fx.ViewChanged((), (), ("b",)))
+    group.a.feed(fx.ViewChanged(("a",), ("a",), ()))
+    group.settle()
+    assert (group.record.members, group.a.role) == (("a", "b"), GroupRole.WITHHELD), "b has noticed nothing yet"
+    group.pass_time(0.2)
+    assert (group.record.members, group.a.role) == (("a",), GroupRole.SERVING)
+
+
 def owe(group: LittleGroup) -> None:
     """A unit of `a` is delivered, and of what is acknowledged only its own."""
     group.a.write(ev.QueueDeclared("q2", {}))

@@ -103,11 +103,13 @@ class RecordDecisions:
         self._told = texts
 
     def _is_majority(self, lineage: Lineage) -> bool:
-        """Of those who may go on with the group, more are in step than not: nobody need be waited for."""
+        """Of those who may go on with the group, more are in step than not: nobody need be waited for. Who has just got
+        its transport back waits all the same: it may be alone for a moment, and the others have noticed nothing."""
         named = set(lineage.record.members)
         here, elsewhere = named & lineage.in_step, named - lineage.in_step - self._parts.ended
         has_tie = len(here) == len(elsewhere) and min(named) in here
-        return not lineage.is_cold and (len(here) > len(elsewhere) or has_tie)
+        is_sure = not (lineage.is_cold or self._parts.is_returning)
+        return is_sure and (len(here) > len(elsewhere) or has_tie)
 
     def _is_patience_over(self) -> bool:
         """The first in the order of names waits for a while, each next one longer."""

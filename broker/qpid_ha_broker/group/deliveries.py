@@ -48,6 +48,7 @@ class Deliveries:
         """Who is not in the view that went before, or was not, is not in step."""
         own = self._ctx.settings.name
         self._parts.view = happened.members
+        self._parts.is_returning = own in happened.joined
         self._parts.ended = (self._parts.ended | set(happened.ended)) - set(happened.joined)
         self._parts.alone_since_s = self._ctx.now_s
         if self._parts.log is None:

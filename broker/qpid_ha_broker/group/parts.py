@@ -51,6 +51,8 @@ class GroupParts:
         self.slow = SlowMembers(self.ctx)
         self.durable = DurableLog(self.ctx)
         self.view: tuple[str, ...] = ()
+        self.is_returning = False
+        """This view is the first since the transport was lost: others may be about to join it."""
         self.ended: set[str] = set()
         """Who has left as a process that ended."""
         self.alone_since_s = 0.0

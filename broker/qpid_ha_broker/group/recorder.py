@@ -9,7 +9,8 @@
 | a first claim is on disk | the same, `claimed` no more | it |
 | nobody has ever begun the group, or whoever claimed it has not confirmed that | this member alone, `claimed` | it |
 
-Who is restarted, or has fewer than half of the record in step, waits for a while: others may live, and go on with more.
+Who is restarted, has lost its transport, or has fewer than half of the record in step, waits for a while: others may
+live, and go on with more.
 That is for the clients' sake; what is safe is decided by the compare-and-set alone. And who has no view has nothing
 recorded: it could not go on, and those who can would be kept from it.
 
