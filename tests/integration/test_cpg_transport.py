@@ -60,7 +60,7 @@ class CpgProcess:
         return [line.removeprefix("view ") for line in tuple(self.lines) if line.startswith("view")]
 
     def wait_for_members(self, *names: str) -> None:
-        wanted = ",".join(names)
+        wanted = ",".join(names) or "-"
         wait_until(
             lambda: self.views() and self.views()[-1].split(" ")[0] == wanted, lambda: f"{self.name}: {self.views()}"
         )
