@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -27,7 +29,14 @@ from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets import state as set_state
 from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.state import SetState
-from simulation.group_plan import GroupPlan, draw_group_plan
+from simulation.group_plan import (
+    FAULTS_END_S,
+    GroupFault,
+    GroupFaultKind,
+    GroupPlan,
+    GroupQueueKind,
+    draw_group_plan,
+)
 from simulation.planted import found_by
 
 SEEDS_MOST = 500
@@ -35,6 +44,20 @@ SEEDS_MOST = 500
 
 def seeds() -> Iterable[GroupPlan]:
     return map(draw_group_plan, range(SEEDS_MOST))
+
+
+def in_parts_and_slow(seed: int) -> GroupPlan:
+    """One queue for many consumers, whose members often part from others while they lag behind what is delivered."""
+    draw = random.Random(f"{seed}/in parts and slow")
+    kinds = [*[(GroupFaultKind.SLOW, 2.5)] * 8, *[(GroupFaultKind.PARTITION, 0.5)] * 10]
+    faults = [
+        GroupFault(kind, round(draw.uniform(0.8, FAULTS_END_S), 3), for_s, draw.randrange(1 << 30))
+        for kind, for_s in kinds
+    ]
+    return replace(
+        draw_group_plan(seed), members=3, late=0, queues=1, kinds=(GroupQueueKind.PLAIN,), consumers=5, publishers=4,
+        sessions=0, prefilled=20, first_dies_early=False, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )  # fmt: skip
 
 
 def test_confirming_what_was_delivered_to_oneself_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +178,7 @@ def test_handing_out_before_all_know_who_owns_the_queue_is_found(monkeypatch: py
 
     monkeypatch.setattr(QueueUse, "may_hand_out", as_delivered_here)
 
-    found_by(monkeypatch, seeds())
+    found_by(monkeypatch, map(in_parts_and_slow, range(SEEDS_MOST)))
 
 
 def test_dropping_the_newest_value_of_a_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
