@@ -13,18 +13,22 @@ class TurnTimer:
 
     def __init__(self, turn: Callable[[], None]) -> None:
         self._turn = turn
+        self._due_s = inf
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, due_s: float) -> None:
-        """`due_s`: by `time.monotonic`; infinity: never. A time that is set already stays: it is no later."""
-        if self._handle is None and due_s < inf:
+        """`due_s`: by `time.monotonic`; infinity: never. An earlier time that is set already stays."""
+        if due_s < self._due_s:
+            self.stop()
+            self._due_s = due_s
             self._handle = asyncio.get_running_loop().call_later(due_s - time.monotonic(), self._is_due)
 
     def _is_due(self) -> None:
-        self._handle = None
+        self.stop()
         self._turn()
 
     def stop(self) -> None:
-        """No turn follows any more."""
+        """No turn follows any more, unless one is asked for again."""
         if self._handle is not None:
             self._handle.cancel()
+        self._due_s, self._handle = inf, None
