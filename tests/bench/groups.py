@@ -10,17 +10,15 @@ import select
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from bench.figures import Measurement
 from bench.latency import RATE_PER_S, counted_ms, run_pace
 from bench.load_client import TIMEOUT_S, BenchError, LoadConnection, Publisher, Subscriber
-from bench.replication import BURST, READY_TIMEOUT_S, fresh_cluster, port_of
+from bench.replication import BURST, READY_TIMEOUT_S, SLOT_S, Bursts, fresh_cluster, port_of
 from bench.scenario import Scenario
 from bench.throughput import (
     QUEUE,
@@ -47,8 +45,6 @@ from sets_cluster import create_queue, create_set, sets_of, wait_whole
 
 STRATEGIES = ("primary", "group")
 SET = "measured"
-SLOT_S = 0.25
-"""A rate is looked at in pieces of so long."""
 SLICE_MS = 20.0
 """The default of `group.ownership-slice`."""
 SETTLED_S = 1.0
@@ -291,23 +287,6 @@ def _measure_joining(scenario: Scenario) -> Iterator[Measurement]:
         "ms",
         f"{before.longest_s * 1000:.0f} ms before",
     )
-
-
-class Bursts:
-    """Published one after the other at full speed as long as `go_on()`, and how that went."""
-
-    def __init__(self, publisher: Publisher, go_on: Callable[[], bool]) -> None:
-        payload, began_s = message(100), time.monotonic()
-        ends_s = [began_s]
-        while go_on():
-            publish(publisher, payload, BURST)
-            ends_s.append(time.monotonic())
-        self.elapsed_s = ends_s[-1] - began_s
-        self.rate = BURST * (len(ends_s) - 1) / max(self.elapsed_s, SLOT_S)
-        self.longest_s = max((later_s - earlier_s for earlier_s, later_s in pairwise(ends_s)), default=0.0)
-        slots = Counter(int((end_s - began_s) / SLOT_S) for end_s in ends_s[1:])
-        whole_slots = range(int(self.elapsed_s / SLOT_S))
-        self.least_rate = min((slots[slot] * BURST / SLOT_S for slot in whole_slots), default=self.rate)
 
 
 def _join(cluster: RunningCluster, joiner: LocalBroker) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +23,8 @@ from running_cluster import RunningCluster
 
 BURST = 500
 """Messages between two looks at the clock."""
+SLOT_S = 0.25
+"""A rate is looked at in pieces of so long."""
 SILENCES, SILENT_S, BETWEEN_SILENCES_S = 3, 6.0, 1.0
 TRICKLE_PER_S = 1000
 READY_TIMEOUT_S = 120.0
@@ -138,13 +142,21 @@ class _Joining(threading.Thread):
             time.sleep(_GLANCE_S)
 
 
-def publish_while(publisher: Publisher, go_on: Callable[[], bool]) -> float:
-    """Publish at full speed as long as `go_on()`; messages a second."""
-    payload, count, began_s = message(100), 0, time.monotonic()
-    while go_on():
-        publish(publisher, payload, BURST)
-        count += BURST
-    return count / (time.monotonic() - began_s)
+class Bursts:
+    """Published one after the other at full speed as long as `go_on()`, and how that went."""
+
+    def __init__(self, publisher: Publisher, go_on: Callable[[], bool]) -> None:
+        payload, began_s = message(100), time.monotonic()
+        ends_s = [began_s]
+        while go_on():
+            publish(publisher, payload, BURST)
+            ends_s.append(time.monotonic())
+        self.elapsed_s = ends_s[-1] - began_s
+        self.rate = BURST * (len(ends_s) - 1) / max(self.elapsed_s, SLOT_S)
+        self.longest_s = max((later_s - earlier_s for earlier_s, later_s in pairwise(ends_s)), default=0.0)
+        slots = Counter(int((end_s - began_s) / SLOT_S) for end_s in ends_s[1:])
+        whole_slots = range(int(self.elapsed_s / SLOT_S))
+        self.least_rate = min((slots[slot] * BURST / SLOT_S for slot in whole_slots), default=self.rate)
 
 
 def measure_catch_up(scenario: Scenario) -> Iterator[Measurement]:
@@ -157,13 +169,13 @@ def measure_catch_up(scenario: Scenario) -> Iterator[Measurement]:
         with LoadConnection(primary_port(cluster)) as connection:
             publisher = Publisher(connection, QUEUE)
             calm_until_s = time.monotonic() + scenario.calm_s
-            before = publish_while(publisher, lambda: time.monotonic() < calm_until_s)
+            before = Bursts(publisher, lambda: time.monotonic() < calm_until_s).rate
             queued = int(cluster.the_primary().ask("query")["messages"])
             joining = _Joining(cluster, joiner)
             joining.start()
             while joining.is_alive() and not joining.began_s:
                 publish(publisher, message(100), 1)
-            during = publish_while(publisher, joining.is_alive)
+            during = Bursts(publisher, joining.is_alive).rate
         if not joining.ready_s:
             raise BenchError(f"the backup was not ready within {READY_TIMEOUT_S:g} s: {cluster.states()}")
         elapsed_s = joining.ready_s - joining.began_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -9,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster_in_process import eventually
-from group_bus import GroupBus
+from group_bus import GroupBus, installed
 from groups_in_process import BROKERS, UUID, Groups, start, story_of_three
 from hosted_sets import NoRecords
 from model_support import PLENTY, message
@@ -25,7 +26,6 @@ from qpid_ha_broker.model.sets.session_messages import held_for
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.http.metrics_source import MetricsSource
 from qpid_ha_broker.server.http.queue_lists import QueueLists
-from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 from qpid_ha_broker.store.best import Standing, Winner, best
 from session_support import FIRST, SessionTaker
 
@@ -34,11 +34,10 @@ SESSION = 1_000_000
 
 
 @pytest.fixture(autouse=True)
-def bus(monkeypatch: pytest.MonkeyPatch) -> GroupBus:
+def bus() -> Iterator[GroupBus]:
     """What the brokers of a test multicast goes through the test."""
-    bus = GroupBus()
-    monkeypatch.setattr(GroupSetMember, "make_transport", staticmethod(bus.port))
-    return bus
+    with installed() as bus:
+        yield bus
 
 
 def test_what_is_published_at_each_member_is_at_all_of_them_in_one_order(tmp_path: Path) -> None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cluster_in_process import eventually
-from group_bus import GroupBus
+from group_bus import GroupBus, installed
 from groups_in_process import BROKERS, Groups, story_of_three
 from model_support import message
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.model.commands.moving import PORTION_MESSAGES, begin_move
-from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 
 
 @pytest.fixture(autouse=True)
-def bus(monkeypatch: pytest.MonkeyPatch) -> GroupBus:
+def bus() -> Iterator[GroupBus]:
     """What the brokers of a test multicast goes through the test."""
-    bus = GroupBus()
-    monkeypatch.setattr(GroupSetMember, "make_transport", staticmethod(bus.port))
-    return bus
+    with installed() as bus:
+        yield bus
 
 
 def test_a_ring_is_kept_to_its_limits_by_whoever_is_the_first_member(tmp_path: Path) -> None:

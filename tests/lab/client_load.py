@@ -23,7 +23,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-from qpid_ha_demo.custody import CustodyConsumer, CustodyLedger
+from qpid_ha_demo.delivery_ledger import AnsweringConsumer, DeliveryLedger
 from qpid_ha_demo.ledger import Ledger
 from qpid_ha_demo.load import DemoConsumer, DemoPublisher, FailoverClient
 
@@ -67,7 +67,7 @@ class PatientConsumer(WithConnectLimit, DemoConsumer):
     """The consumer."""
 
 
-class GroupConsumer(WithConnectLimit, CustodyConsumer):
+class GroupConsumer(WithConnectLimit, AnsweringConsumer):
     """One of several."""
 
 
@@ -140,7 +140,7 @@ class GroupLoad:
 
     def __init__(self, urls: Sequence[str], queue: str, rate: int, size: int) -> None:
         names = [f"p{number}" for number in range(1, len(urls) + 1)]
-        self._ledgers = {name: CustodyLedger() for name in names}
+        self._ledgers = {name: DeliveryLedger() for name in names}
         self._publishers: list[PatientPublisher] = []
         self._consumers: list[GroupConsumer] = []
         for url, (name, ledger) in zip(urls, self._ledgers.items(), strict=True):

@@ -117,7 +117,7 @@ class GroupAccount(NamedTuple):
     """What became of everything at all members together."""
 
     audits: Mapping[str, Mapping[str, Any]]
-    """By producer, as `custody.CustodyAudit` says it."""
+    """By producer, as `delivery_ledger.DeliveryAudit` says it."""
     unexcused: Sequence[Mapping[str, Any]]
     """Of what was out twice, what no disturbance explains."""
     left: Mapping[str, int]

@@ -363,7 +363,7 @@ class GroupNode:
             case fx.SubmitRefused():
                 process.serving.refused(effect)
                 self._tell_clients()
-            case fx.CommitAdvanced(lsn):
+            case fx.Progressed(lsn):
                 self._check_committed(process, lsn)
                 process.serving.progressed()
                 self._tell_clients()

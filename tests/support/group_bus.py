@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 
 from qpid_ha_broker.server.peers.cpg_order import OrderedView
 from qpid_ha_broker.server.peers.group_transport import GroupListener
+from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
+
+
+@contextmanager
+def installed() -> Iterator[GroupBus]:
+    """What brokers of this process multicast goes through a bus."""
+    bus = GroupBus()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GroupSetMember, "make_transport", staticmethod(bus.port))
+        yield bus
 
 
 class GroupBus:

@@ -62,6 +62,21 @@ class LittleMember:
         self.resources.replicated.submit(events)
 
 
+def answer_to(effect: fx.Effect, record: ClusterRecord) -> tuple[fx.Input | None, ClusterRecord]:
+    """What a store and a keeper of the record that never fail answer, None: they are not asked; and the record then."""
+    match effect:
+        case fx.Persist(number):
+            return fx.Persisted(number), record
+        case fx.WriteCheckpoint(number):
+            return fx.CheckpointPersisted(number), record
+        case fx.ReadRecord(number):
+            return fx.RecordRead(number, record, ""), record
+        case fx.WriteRecord(number, expected, wanted):
+            record = wanted if record == expected else record
+            return fx.RecordWritten(number, record == wanted, record, ""), record
+    return None, record
+
+
 class LittleGroup:
     """Members `a`, `b`, `c`, all serving, with a queue `q`."""
 
@@ -89,26 +104,17 @@ class LittleGroup:
         self.settle()
 
     def carry_out(self, member: LittleMember, effect: fx.Effect) -> None:
-        answer: fx.Input | None = None
+        answer, self.record = answer_to(effect, self.record)
         match effect:
             case fx.Multicast(data):
                 self._order.append((member.name, data))
-            case fx.Persist(number):
-                answer = fx.Persisted(number)
-            case fx.WriteCheckpoint(number):
-                answer = fx.CheckpointPersisted(number)
-            case fx.ReadRecord(number):
-                answer = fx.RecordRead(number, self.record, "")
-            case fx.WriteRecord(number, expected, wanted):
-                self.record = wanted if self.record == expected else self.record
-                answer = fx.RecordWritten(number, self.record == wanted, self.record, "")
             case fx.Placed():
                 member.serving.placed(effect)
             case fx.SubmitRefused():
                 member.serving.refused(effect)
             case fx.RoleChanged():
                 member.serving.look(effect.reason)
-            case fx.CommitAdvanced():
+            case fx.Progressed():
                 member.serving.progressed()
         if answer is not None:
             self._soon.append(partial(member.feed, answer))

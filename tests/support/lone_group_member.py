@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from little_group import answer_to
 from paired_engines import PairedBroker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.events import types as ev
@@ -54,26 +55,19 @@ class LoneGroupMember(PairedBroker):
         self.hosted.touch()
 
     def _carry_out(self, effect: fx.Effect) -> None:
+        answer, self._record = answer_to(effect, self._record)
+        if answer is not None:
+            self.feed(answer)
         match effect:
             case fx.Multicast(data):
                 self.waiting.append(("a", data))
-            case fx.Persist(number):
-                self.feed(fx.Persisted(number))
-            case fx.WriteCheckpoint(number):
-                self.feed(fx.CheckpointPersisted(number))
-            case fx.ReadRecord(number):
-                self.feed(fx.RecordRead(number, self._record, ""))
-            case fx.WriteRecord(number, expected, wanted):
-                is_written = self._record == expected
-                self._record = wanted if is_written else self._record
-                self.feed(fx.RecordWritten(number, is_written, self._record, ""))
             case fx.Placed():
                 self.serving.placed(effect)
             case fx.SubmitRefused():
                 self.serving.refused(effect)
             case fx.RoleChanged():
                 self.serving.look(effect.reason)
-            case fx.CommitAdvanced():
+            case fx.Progressed():
                 self.serving.progressed()
                 self.hosted.touch()
 

@@ -38,7 +38,6 @@ from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 
 __all__ = [
     "CheckpointPersisted",
-    "CommitAdvanced",
     "Delivered",
     "Discarded",
     "Effect",
@@ -53,6 +52,7 @@ __all__ = [
     "Persist",
     "Persisted",
     "Placed",
+    "Progressed",
     "ReadRecord",
     "RecordRead",
     "RecordWritten",
@@ -190,7 +190,7 @@ class Multicast(NamedTuple):
 
 class Placed(NamedTuple):
     """The unit that was asked for, or the one whose duplicate it is, is in the log and counts. It is committed once
-    `CommitAdvanced` comes to `lsn`."""
+    `Progressed` comes to `lsn`."""
 
     request: int
     lsn: int
@@ -204,7 +204,7 @@ class SubmitRefused(NamedTuple):
     failure: ModelError
 
 
-class CommitAdvanced(NamedTuple):
+class Progressed(NamedTuple):
     """All up to `lsn` is on the disk of everybody whom the record names, and more that was delivered of ownership has
     come to them: whoever waits is to be told, and consumers may get what they did not get before."""
 
@@ -223,7 +223,7 @@ Effect = (
     Multicast
     | Placed
     | SubmitRefused
-    | CommitAdvanced
+    | Progressed
     | RoleChanged
     | Persist
     | WriteCheckpoint

@@ -84,7 +84,7 @@ class GroupParts:
         if (committed_lsn, stable_position) != (self.committed_lsn, self._stable_position):
             self.committed_lsn, self._stable_position = committed_lsn, stable_position
             self.ctx.resource_set.log.acknowledge(WITNESS, min(committed_lsn, self.ctx.last_lsn))
-            self.ctx.effects.append(fx.CommitAdvanced(committed_lsn))
+            self.ctx.effects.append(fx.Progressed(committed_lsn))
         if self.taken_links:
             self._settle_links(self.taken_links, stable_position)
         if self.leveling is None:

@@ -121,10 +121,12 @@ class GroupServing:
         if queue.displaces:
             self._replication.note_due(queue)
 
-    def look(self, reason: str) -> bool:
-        """Whether commands are taken now, which may have changed because of `reason`. Where they were and are no more,
-        clients are to be ended before they are told anything: what they wait for has failed here, and may count all the
-        same."""
+    def look(self, reason: str) -> None:
+        """Whether commands are taken may have changed, because of `reason`: `Grouped.read_only` says so from here on.
+
+        Where they were and are no more, clients are to be ended before they are told anything: what they wait for has
+        failed here, and may count all the same.
+        """
         replication, member = self._replication, self.member
         if member.takes_units:
             if replication.read_only:
@@ -132,14 +134,13 @@ class GroupServing:
             if not self._hands_out and member.role is GroupRole.SERVING:
                 self._begin()
             self._hands_out = member.role is GroupRole.SERVING
-            return True
+            return
         self._hands_out = False
         if not replication.read_only:
             why = f"{member.name} is {member.role} ({reason}): ask another member of the group"
             replication.left_behind(why)
             replication.read_only = why
             self._slices.forget()
-        return False
 
     def _begin(self) -> None:
         """What came while this member did not hand out has woken nobody, or was shown to it."""

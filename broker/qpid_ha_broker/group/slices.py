@@ -66,8 +66,8 @@ class _WantedQueue:
 class Slices:
     """The promise: whoever waits for a queue waits one slice of each member before it, and the time to tell.
 
-    A queue is looked at when its consumers, its owner or who waits for it have changed, and at each turn only while
-    this member is about to have it, or about to yield it: queues at rest cost nothing.
+    A queue is looked at when its consumers, its owner or who waits for it have changed, and at each turn while this
+    member is about to have it, or has it and others wait: queues that one member wants, or none, cost nothing.
     """
 
     def __init__(self, resources: Resources, due: dict[Queue, None], slice_s: float, comeback_s: float) -> None:

@@ -144,7 +144,7 @@ class Grouped(HotStandby):
         self._gathered_bytes = 0
 
     @property
-    def is_full(self) -> bool:  # type: ignore[override]
+    def is_full(self) -> bool:
         """As `HotStandby.is_full`. What publishers have credit for by then comes all the same."""
         return self.unplaced_bytes >= self.window_bytes
 

@@ -144,7 +144,7 @@ class Shrinking:
 
     def drop(self, queue: Queue) -> None:
         """As `begin`, and the first portion now."""
-        if self.is_due(queue) and queue not in self._shrinking and self._drop_portion(queue) and self.is_due(queue):
+        if queue.displaces and queue not in self._shrinking and self._drop_portion(queue):
             self.begin(queue)
 
     def _run(self, queue: Queue) -> Task:

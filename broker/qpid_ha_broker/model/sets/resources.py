@@ -97,14 +97,14 @@ class Resources:
         Raises QueueFull, NotFound (deleted), RefusedBefore, NotPrimary or what `refusal` says, and then nothing has
         changed.
         """
-        lsn = self.enqueue_plain(queue, message)
-        if lsn:
-            return CommitToken(queue.log, lsn)
         body, _, priority, expires_at_ms, producer, _ = message
-        if self.replication.counts_later and not (queue.needs_care or expires_at_ms or producer):
-            self.replication.check_publish((queue,))
-            event = ev.Enqueued(queue.ids, body, True, priority, 0, "")  # see `Grouped.submit`
-            return self.replicated.submit((event,))
+        if self.replication.counts_later:
+            if not (queue.needs_care or expires_at_ms or producer):
+                self.replication.check_publish((queue,))
+                event = ev.Enqueued(queue.ids, body, True, priority, 0, "")  # see `Grouped.submit`
+                return self.replicated.submit((event,))
+        elif lsn := self.enqueue_plain(queue, message):
+            return CommitToken(queue.log, lsn)
         known_at = self.known_at(message)
         return known_at or self.carry_out(self.plan((queue,), message, now_ms, routed=False), [])
 

@@ -81,8 +81,6 @@ class HotStandby:
     """What is submitted does not count at once."""
     unplaced_bytes = 0
     """Of messages that were submitted and do not count yet: nobody else knows that they are in memory."""
-    is_full = False
-    """So much was submitted that publishers should wait."""
 
     def __init__(self) -> None:
         self._refusal: ModelError | None = None
@@ -100,6 +98,11 @@ class HotStandby:
     def unplaced(self) -> Commitment | None:
         """As `Replication.unplaced`."""
         return None
+
+    @property
+    def is_full(self) -> bool:
+        """So much was submitted that publishers should wait."""
+        return False
 
     @property
     def refusal(self) -> ModelError | None:

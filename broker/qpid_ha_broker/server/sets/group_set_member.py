@@ -112,7 +112,7 @@ class GroupSetMember:
             fx.Multicast: self._multicast,
             fx.Placed: self.serving.placed,
             fx.SubmitRefused: self.serving.refused,
-            fx.CommitAdvanced: self._progressed,
+            fx.Progressed: self._progressed,
             fx.RoleChanged: self._role_changed,
             fx.Persist: self._persist,
             fx.WriteCheckpoint: self._write_checkpoint,
@@ -287,7 +287,7 @@ class GroupSetMember:
 
     # --- what the core tells
 
-    def _progressed(self, _: fx.CommitAdvanced) -> None:
+    def _progressed(self, _: fx.Progressed) -> None:
         self.serving.progressed()
         self._turn_again()
 

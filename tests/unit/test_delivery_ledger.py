@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qpid_ha_demo.custody import CustodyLedger, Ending, Held, OutTwice
+from qpid_ha_demo.delivery_ledger import DeliveryLedger, Ending, Held, OutTwice
 from qpid_ha_demo.ledger import Arrival
 
 ACCEPTED, REJECTED, RETURNED, BROKEN = Ending.ACCEPTED, Ending.REJECTED, Ending.RETURNED, Ending.BROKEN
@@ -29,26 +29,26 @@ def held(at: str, from_s: float, until_s: float, ending: Ending, tag: str = "1")
 def test_a_sending_is_with_one_consumer_at_a_time_and_stays_gone(
     stretches: list[Held], out_twice: tuple[OutTwice, ...]
 ) -> None:
-    audit = CustodyLedger(held=stretches, answered={7}).audit()
+    audit = DeliveryLedger(held=stretches, answered={7}).audit()
     assert audit.out_twice == out_twice
     assert audit.is_flawless
 
 
 def test_what_is_held_still_counts() -> None:
-    audit = CustodyLedger(held=[held(B, 3, 4, ACCEPTED)], answered={7}).audit([Held("1", 7, A, 1)])
+    audit = DeliveryLedger(held=[held(B, 3, 4, ACCEPTED)], answered={7}).audit([Held("1", 7, A, 1)])
     assert audit.out_twice == (OutTwice(7, A, B, 3),)
 
 
 @pytest.mark.parametrize(("ending", "fact"), [(ACCEPTED, "accepted_again"), (REJECTED, "rejected_again")])
 def test_nothing_excuses_a_second_answer_that_was_confirmed(ending: Ending, fact: str) -> None:
-    audit = CustodyLedger(held=[held(A, 1, 2, ending), held(B, 3, 4, ending)], answered={7}).audit()
+    audit = DeliveryLedger(held=[held(A, 1, 2, ending), held(B, 3, 4, ending)], answered={7}).audit()
     assert getattr(audit, fact) == (7,)
     assert not audit.is_flawless
 
 
 @pytest.mark.parametrize(("ending", "fact"), [(RETURNED, "released_lost"), (BROKEN, "broken_lost")])
 def test_what_goes_back_is_answered_by_somebody(ending: Ending, fact: str) -> None:
-    ledger = CustodyLedger(held=[held(A, 1, 2, ending)])
+    ledger = DeliveryLedger(held=[held(A, 1, 2, ending)])
     ledger.confirm(7, 1.0)
     audit = ledger.audit()
     assert (getattr(audit, fact), audit.lost, ledger.missing) == ((7,), (7,), 1)
@@ -57,7 +57,7 @@ def test_what_goes_back_is_answered_by_somebody(ending: Ending, fact: str) -> No
 
 
 def test_order_holds_for_each_consumer_but_for_what_comes_marked_or_was_sent_again() -> None:
-    ledger = CustodyLedger()
+    ledger = DeliveryLedger()
     for number, by, marked in ((1, "a", False), (4, "b", False), (3, "a", False), (2, "a", True), (2, "b", False)):
         ledger.arrive(Arrival(number, 0.0, marked, False, by))
     ledger.arrive(Arrival(5, 0.0, marked=False, sent_again=False, by="a"))

@@ -86,7 +86,7 @@ class Late(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CustodyAudit(LedgerAudit):
+class DeliveryAudit(LedgerAudit):
     """The account of the ledger, and of who had what. `lost`: confirmed, and no consumer ever answered for it."""
 
     out_twice: tuple[OutTwice, ...]
@@ -113,7 +113,7 @@ class CustodyAudit(LedgerAudit):
 
 
 @dataclass
-class CustodyLedger(Ledger):
+class DeliveryLedger(Ledger):
     """The books of one producer. Consumers are threads of one process: `held` is only appended to."""
 
     held: list[Held] = field(default_factory=list)
@@ -125,7 +125,7 @@ class CustodyLedger(Ledger):
         """Confirmed, and not answered for yet."""
         return sum(number not in self.answered for number in list(self.confirmed_at_s))
 
-    def audit(self, still_held: Sequence[Held] = ()) -> CustodyAudit:
+    def audit(self, still_held: Sequence[Held] = ()) -> DeliveryAudit:
         """`still_held`: what consumers had a moment ago."""
         base = super().audit()
         facts = {each.name: getattr(base, each.name) for each in fields(base)}
@@ -135,7 +135,7 @@ class CustodyLedger(Ledger):
         held = [*ended, *(each for each in still_held if (each.tag, each.from_s) not in known)]
         again, out_twice = _twice(held)
         endings = Counter(each.ending for each in held)
-        return CustodyAudit(
+        return DeliveryAudit(
             **facts,
             out_twice=out_twice,
             accepted_again=tuple(each.number for each in again if each.ending is Ending.ACCEPTED),
@@ -174,17 +174,17 @@ def _twice(held: Sequence[Held]) -> tuple[list[Held], tuple[OutTwice, ...]]:
     return again, tuple(out)
 
 
-class CustodyConsumer(DemoConsumer):
+class AnsweringConsumer(DemoConsumer):
     """Keeps each message for a moment; then accepts it, or releases or rejects one in a while, and is told of that.
 
     What it does with a message follows from its number, so all consumers do the same.
     """
 
-    def __init__(self, urls: Sequence[str], queue: str, name: str, ledgers: Mapping[str, CustodyLedger]) -> None:
+    def __init__(self, urls: Sequence[str], queue: str, name: str, ledgers: Mapping[str, DeliveryLedger]) -> None:
         """`ledgers`: of each producer."""
         super().__init__(urls, queue, next(iter(ledgers.values())), auto_accept=False)
         self._name, self._ledgers = name, ledgers
-        self._kept: dict[str, tuple[Held, CustodyLedger]] = {}
+        self._kept: dict[str, tuple[Held, DeliveryLedger]] = {}
         """By the link's own tag."""
         self._due: dict[float, deque[tuple[float, Any, Arrival]]] = {}
         """What is to be answered, by how long it is kept."""
