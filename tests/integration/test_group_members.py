@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from proton import Message
+from proton.utils import BlockingConnection, LinkDetached
 
 from cluster_in_process import eventually
 from group_bus import GroupBus, installed
 from groups_in_process import BROKERS, UUID, Groups, start, story_of_three
 from hosted_sets import NoRecords
+from limits import LIMIT_S
 from model_support import PLENTY, message
 from qpid_ha_agent.store_sources import facts_of_directory
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
@@ -22,8 +26,10 @@ from qpid_ha_broker.group.frames import GROUP_VERSION
 from qpid_ha_broker.metrics.queue_listing import QueueListing
 from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.grouped import QueueUsers
 from qpid_ha_broker.model.sets.session_messages import held_for
 from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.controller.map_directory import MapDirectory
 from qpid_ha_broker.server.http.metrics_source import MetricsSource
 from qpid_ha_broker.server.http.queue_lists import QueueLists
 from qpid_ha_broker.store.best import Standing, Winner, best
@@ -256,7 +262,7 @@ def test_the_list_of_queues_says_which_member_hands_out_and_which_ones_wait(tmp_
         groups.host(*BROKERS)
         await groups.serve(*BROKERS)
         await groups.declare("a", "q")
-        groups.hosted("a").resources.replication.users = lambda queue: ("b", ("a", "c"))  # type: ignore[attr-defined]
+        groups.hosted("a").resources.replication.users = lambda queue: QueueUsers("b", ("a", "c"))  # type: ignore[attr-defined]
         listing = await QueueLists(groups.cluster.brokers["a"]).page(QueueListing(name="q"))
         assert isinstance(listing["rows"], list)
         (row,) = listing["rows"]
@@ -275,6 +281,41 @@ def figures_of(broker: Broker) -> dict[str, float]:
         for sample in family.samples
         if sample.name.startswith(prefix) and sample.labels == {"set": "orders"}
     }
+
+
+def test_a_client_is_refused_an_exclusive_queue_that_one_of_another_member_has_and_gets_it_when_that_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MapDirectory, "has_many_sets", True)
+    monkeypatch.setattr(MapDirectory, "set_of", lambda _, name: "orders" if name == "mine" else None)
+
+    def refusal(connection: BlockingConnection, link: str) -> str:
+        with pytest.raises(LinkDetached) as refused:
+            connection.create_receiver("mine", name=link)
+        return str(refused.value.condition)
+
+    async def story(groups: Groups) -> None:
+        groups.host(*BROKERS)
+        await groups.serve(*BROKERS)
+        await groups.declare("b", "mine", exclusive=True)
+        connections = {name: await to_thread(BlockingConnection, groups.cluster.url(name), LIMIT_S) for name in "ab"}
+        sender = await to_thread(connections["b"].create_sender, "mine")
+        for number in range(2):
+            await to_thread(sender.send, Message(number))
+        first = await to_thread(connections["a"].create_receiver, "mine")
+        assert (await to_thread(first.receive, LIMIT_S)) is not None
+        first.accept()
+        assert await to_thread(refusal, connections["b"], "early") == "amqp:resource-locked"
+        again = await to_thread(connections["a"].create_receiver, "mine", name="again")
+        await to_thread(first.close)
+        assert await to_thread(refusal, connections["b"], "late") == "amqp:resource-locked"
+        await to_thread(again.close)
+        second = await to_thread(connections["b"].create_receiver, "mine", name="second")
+        assert (await to_thread(second.receive, LIMIT_S)) is not None
+        for connection in connections.values():
+            await to_thread(connection.close)
+
+    story_of_three(tmp_path, story)
 
 
 class Taker(SessionTaker):

@@ -150,10 +150,12 @@ class Core:
         """A consumer with no credit yet, which also owns itself."""
         return self.add_consumer(queue, Consumer(browsing=browsing, accepts=accepts, after=after), owner_name)
 
-    def add_consumer(self, queue: Queue, consumer: AnyConsumer, owner_name: str = "") -> AnyConsumer:
-        """Subscribe one that the test has made."""
+    def add_consumer(
+        self, queue: Queue, consumer: AnyConsumer, owner_name: str = "", owner: object | None = None
+    ) -> AnyConsumer:
+        """Subscribe one that the test has made. `owner`: whose it is, None: its own."""
         self._inboxes[consumer] = []
-        self.resources.subscribe(queue, consumer, consumer, owner_name)
+        self.resources.subscribe(queue, consumer, consumer if owner is None else owner, owner_name)
         return consumer
 
     def browser(self, queue: Queue) -> Consumer:

@@ -331,7 +331,7 @@ def test_replicas_on_a_ring_stay_when_another_member_has_the_record_written() ->
 
 def test_what_no_queue_of_a_group_can_be_is_refused_before_it_is_in_the_directory() -> None:
     bench = group(*NAMES)
-    answer = bench.ask(ms.SettleQueue("invoices", {"qpid.exclusive": True}, "orders"))
+    answer = bench.ask(ms.SettleQueue("invoices", {"qpid.cluster.source": "amqp://far/q"}, "orders"))
     assert (answer.done, "not for queues of a group" in answer.text) == (False, True), answer
     assert not bench.map.queues
     assert bench.ask(ms.SettleQueue("invoices", {}, "orders")).done

@@ -80,11 +80,13 @@ def test_who_joins_is_shown_all_of_it() -> None:
     ownership = wanted_by("b", "a", "c")
     ownership.give_up(QUEUE, "b", (10, 11, 13), 5)
     ownership.take_link(QUEUE, LINK, 2, "c")
+    ownership.use_alone(QUEUE, "a")
 
     again = Ownership(ownership.shares())
 
     assert again.shares() == ownership.shares()
     assert again.held(QUEUE) == {10: "b", 11: "b", 13: "b"}
+    assert again.user(QUEUE) == "a"
     again.check_invariants()
 
 

@@ -18,10 +18,11 @@ from qpid_ha_broker.ha.effects import ClusterRecord
 from qpid_ha_broker.ha.frames import FrameError, GenerationEntry
 
 RECORD = ClusterRecord("uuid", 7, "a", 7, ("a", "b"), False)
+PLACE = fr.LinkPlace(3, "uuid", "in", 2, "a")
 SHOWN = fr.LineageShown(
     to="c", instance="c-2", number=3, record=RECORD, in_step=("a", "b"), admitting=(("d", 9),), gone=("d",),
     joining=(("c", 3, "a"),), acknowledged=(("a", 12, 4),), committed_lsn=11, position=4,
-    shares=(fr.QueueShare(5, "a", 2, ("b",), (("b", ((6, 8), (10, 10))),), (fr.LinkPlace(3, "uuid", "in", 2, "a"),)),),
+    shares=(fr.QueueShare(5, "a", 2, ("b",), (("b", ((6, 8), (10, 10))),), (PLACE,), "b"),),
     history=(GenerationEntry(1, "b", 1), GenerationEntry(7, "a", 9)),
 )  # fmt: skip
 SAMPLES: list[fr.GroupFrame] = [

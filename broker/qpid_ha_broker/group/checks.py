@@ -10,7 +10,7 @@ member that catches up may lack, not from a clock, not from who asks.
 | SessionAcquired | the same; a session holds one already; the link is attached elsewhere, or nowhere |
 | QueueDeclared, ExchangeDeclared | the name is taken |
 | QueueUpdated, QueueDeleted, Bound, Unbound, ExchangeDeleted | what it is about is gone |
-| QueueUsed | somebody else has the queue alone |
+| QueueUsed | the queue is exclusive, and a client of another member has it; or none of its sender has it to give up |
 | ProducerAdvanced | its producer has come as far before: it is a duplicate |
 | NumbersRefused | never: it comes with a message that is accepted |
 
@@ -100,9 +100,10 @@ def _user_may_have_it(state: SetState, ownership: Ownership, sender: str, event:
     refusal = _queue_is_there(state, ownership, sender, event)
     if refusal is not None:
         return refusal
-    queue = state.catalog.queues_by_id[event.queue]
-    is_taken = queue.arguments.exclusive and queue.used and queue.owner != event.owner
-    return Skip(InUse(f"queue {queue.name} is exclusive, and {queue.owner} has it")) if is_taken else None
+    queue, user = state.catalog.queues_by_id[event.queue], ownership.user(event.queue)
+    if not queue.arguments.exclusive or user in (sender, "" if event.owner else sender):
+        return None
+    return Skip(InUse(f"queue {queue.name} is exclusive, and a client of {user or 'no member'} has it"))
 
 
 def _number_is_new(state: SetState, _: Ownership, __: str, event: ev.ProducerAdvanced) -> Skip | None:

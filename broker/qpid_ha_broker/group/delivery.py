@@ -75,7 +75,7 @@ class DeliveredLog:
             is_anothers = sender != self._ctx.settings.name
             return UnitOutcome(self._ctx.last_lsn if skip.is_duplicate else 0, skip.failure, is_anothers)
         awaited = is_awaited(self._ctx.settings.name, sender, events, self.lineage.ownership)
-        self._before(events)
+        self._before(sender, events)
         self._deliver(events)
         self._wake(events)
         return UnitOutcome(self._ctx.last_lsn, None, awaited)
@@ -93,12 +93,15 @@ class DeliveredLog:
         queue = self._ctx.resource_set.catalog.queues_by_id.get(queues[0])
         return None if queue is None or queue.needs_care else queue
 
-    def _before(self, events: Iterable[ev.Event]) -> None:
+    def _before(self, sender: str, events: Iterable[ev.Event]) -> None:
         """What becomes of ownership; and who gives back what nobody else knows it had was given it all the same."""
         ownership = self.lineage.ownership
         for event in events:
             if isinstance(event, ev.QueueDeleted):
                 ownership.forget(event.queue)
+            elif isinstance(event, ev.QueueUsed):
+                if self._ctx.resource_set.catalog.queues_by_id[event.queue].arguments.exclusive:
+                    ownership.use_alone(event.queue, sender if event.owner else "")
             elif isinstance(event, ev.Released):
                 ownership.answered(event.queue, event.ids)
                 self._hold_elsewhere(self._ctx.resource_set.catalog.queues_by_id[event.queue], event.ids)

@@ -72,6 +72,8 @@ class QueueShare(NamedTuple):
     """By members that have yielded the queue: ids of messages that their consumers have not answered."""
     links: tuple[LinkPlace, ...]
     """Of sessions of clients, that consume from the queue."""
+    user: str = ""
+    """Of an exclusive queue: the member of whose clients one has it; empty: nobody."""
 
 
 # --- of members that are in step
@@ -235,7 +237,7 @@ _RANGES: Final = sequence(line(_NUMBER, _NUMBER))
 _LINK_NAME: Final = text(MAX_TEXT_BYTES, "bytes")
 _PLACE: Final = line(_NUMBER, NAME, _LINK_NAME, _NUMBER, NAME, made=LinkPlace)
 _SHARE: Final = line(
-    _NUMBER, NAME, _NUMBER, NAMES, sequence(line(NAME, _RANGES)), sequence(_PLACE), made=QueueShare
+    _NUMBER, NAME, _NUMBER, NAMES, sequence(line(NAME, _RANGES)), sequence(_PLACE), NAME, made=QueueShare
 )  # fmt: skip
 
 

@@ -26,6 +26,18 @@ It is answered where the link is attached on which it went out:
 | of any: its queue is yielded | as before: the queue's owner has nothing to do with it |
 | of any: its queue is deleted | nobody: it is gone |
 
+An exclusive queue is had by a client of one member, its *user*. Which of that member's clients it is, that member
+knows, and `QueueUsed` with an owner is written for the first link of each:
+
+| delivered | nobody has it | a client of its sender has it | one of another member has it |
+| --- | --- | --- | --- |
+| QueueUsed with an owner | its sender's has it | the sender's next one has it | skipped: the attach is refused |
+| QueueUsed without one: its last link has ended | skipped | nobody has it | skipped: that one did not get it |
+| QueueDeleted | forgotten | forgotten | forgotten |
+| its member leaves the group | | | nobody has it; members keep it for who had it, for a while |
+| it joins, or is shown the group | as before | as before | as before |
+| a session is resumed at another member | its link gets it | the same | refused until its older link has ended |
+
 Who takes a link over says nothing for it before all in sync have come to that position: what the member that had it
 said without knowing has its place by then, and is skipped. Who knows says nothing more.
 """
@@ -59,6 +71,8 @@ class _Share:
     held: dict[int, str] = field(default_factory=dict)
     links: dict[SessionOwner, tuple[int, str]] = field(default_factory=dict)
     """Of sessions: the epoch with which, and the member at which each is attached."""
+    user: str = ""
+    """Of an exclusive queue: the member of whose clients one has it; empty: nobody does."""
 
     def pass_on(self, position: int) -> None:
         """Nobody owns the queue: who waits first does."""
@@ -73,7 +87,7 @@ class Ownership:
         for share in shares:
             held = {number: member for member, ranges in share.held for number in ids_of(ranges)}
             links = {SessionOwner(place.session, place.name, place.link): place[3:] for place in share.links}
-            self._shares[share.queue] = _Share(share.owner, share.since, list(share.wanting), held, links)
+            self._shares[share.queue] = _Share(share.owner, share.since, list(share.wanting), held, links, share.user)
         self.moved: dict[int, None] = {}
         """Queues that somebody else may own by now, or wait for; whoever looks at them takes them out."""
 
@@ -87,6 +101,7 @@ class Ownership:
                 tuple(share.wanting),
                 _held_by_member(share.held),
                 tuple(LinkPlace(*link, *place) for link, place in share.links.items()),
+                share.user,
             )
             for queue, share in self._shares.items()
         )
@@ -126,6 +141,16 @@ class Ownership:
         share.held.update(dict.fromkeys(held, member))
         share.pass_on(position)
         return True
+
+    def user(self, queue: int) -> str:
+        """The member of whose clients one has the exclusive queue; empty: nobody."""
+        share = self._shares.get(queue)
+        return share.user if share is not None else ""
+
+    def use_alone(self, queue: int, member: str) -> None:
+        """A client of the member has the exclusive queue from here on; empty: nobody has."""
+        self.moved[queue] = None
+        self._shares.setdefault(queue, _Share()).user = member
 
     def take_link(self, queue: int, link: SessionOwner, epoch: int, member: str) -> bool:
         """LinkTaken, by the second table above; False: it is attached by a later connection."""
@@ -184,6 +209,8 @@ class Ownership:
             held = tuple(sorted(number for number, member in share.held.items() if member in gone))
             for number in held:
                 del share.held[number]
+            if share.user in gone:
+                share.user = ""
             was_owned = share.owner in gone
             if was_owned:
                 share.pass_on(position)

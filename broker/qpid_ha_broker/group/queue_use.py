@@ -38,11 +38,16 @@ class QueueUse:
         return self._parts.log.lineage.ownership.held(queue) if self._parts.log is not None else {}
 
     def is_wanted_elsewhere(self, queue: int) -> bool:
-        """Whether another member owns the queue, or waits for it."""
+        """Whether another member owns the queue, waits for it, or has a client who has it alone."""
         if self._parts.log is None:
             return False
         ownership = self._parts.log.lineage.ownership
-        return bool({ownership.owner(queue)[0], *ownership.wanting(queue)} - {"", self._parts.ctx.settings.name})
+        users = {ownership.owner(queue)[0], *ownership.wanting(queue), ownership.user(queue)}
+        return bool(users - {"", self._parts.ctx.settings.name})
+
+    def is_anybodys(self, queue: int) -> bool:
+        """Whether no client of any member has the exclusive queue."""
+        return self._parts.log is None or not self._parts.log.lineage.ownership.user(queue)
 
     def others_want(self, queue: int) -> bool:
         """Whether another member waits for the queue."""

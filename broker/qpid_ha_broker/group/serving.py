@@ -18,7 +18,7 @@ from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.slices import Slices
 from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
-from qpid_ha_broker.model.sets.grouped import Grouped, Taken
+from qpid_ha_broker.model.sets.grouped import Grouped, QueueUsers, Taken
 from qpid_ha_broker.model.sets.resources import Resources
 
 STUCK_S: Final = 10.0
@@ -53,8 +53,7 @@ class GroupServing:
         """It serves, as `look` found it last."""
         self._slices = Slices(resources, replication.due, slice_s, settings.comeback_s)
         replication.multicast, replication.window_bytes = self._multicast, settings.window_bytes
-        replication.owns, replication.users = self.member.queues.may_hand_out, self.member.queues.users
-        replication.is_wanted_elsewhere = self.member.queues.is_wanted_elsewhere
+        replication.owns, replication.users = self.member.queues.may_hand_out, self._users
         replication.give_back = self._give_back
         replication.ask_for_link = self._ask_for_link
         replication.link_ended = lambda queue, link: feed(fx.LinkDetached(queue, link))
@@ -65,6 +64,10 @@ class GroupServing:
     def moves_total(self) -> int:
         """How often a queue came to this member, since it came to its group."""
         return self._slices.moves_total
+
+    def _users(self, queue: int) -> QueueUsers:
+        queues = self.member.queues
+        return QueueUsers(*queues.users(queue), queues.is_wanted_elsewhere(queue))
 
     def stuck(self, now_s: float) -> list[StuckQueue]:
         """Queues for which consumers here wait longer than any slices of others take."""

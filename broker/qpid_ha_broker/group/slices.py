@@ -27,6 +27,9 @@ With what it yields it tells which messages its consumers still have.
 A queue that deletes itself is used as long as somebody has it, or waits for it: so a member with consumers asks whether
 they have credit or not, and one without yields. Each member notes since when nobody does. The first member has it
 deleted (`QueueTimers`), after a time in which users of a member that has left may come back.
+
+An exclusive queue that a client of a member had which has left is kept for that client as long, by the name that the
+log has: each member refuses it to others meanwhile.
 """
 
 from __future__ import annotations
@@ -108,7 +111,7 @@ class Slices:
         """What is to be said at the end of a turn. Consumers of a queue that has come are woken."""
         if self._members != member.record.members and self._catalog.now_ms:
             if not set(member.record.members).issuperset(self._members or ("",)):
-                self._keep_for_return()
+                self._keep_for_return(member)
             self._members = member.record.members
         changed, self._catalog.used_otherwise = self._catalog.used_otherwise or {}, {}
         watched, self._watched = self._watched, {}
@@ -177,10 +180,11 @@ class Slices:
         doubled = min(self._idle.get(queue.id, 0), _DOUBLED_MOST)
         return asked.since_s + min(self._slice_s * (1 << doubled), IDLE_SLICE_S)
 
-    def _keep_for_return(self) -> None:
-        """Users of queues that delete themselves may have been connected to who has left."""
+    def _keep_for_return(self, member: GroupMember) -> None:
+        """Users of queues that delete themselves, or are exclusive, may have been connected to who has left."""
         for queue in self._catalog.queues.values():
-            if queue.arguments.auto_delete:
+            was_had = queue.arguments.exclusive and bool(queue.owner) and member.queues.is_anybodys(queue.id)
+            if queue.arguments.auto_delete or was_had:
                 queue.reserve(self._catalog.now_ms + self._comeback_ms)
                 self._catalog.note_use(queue)
 

@@ -199,6 +199,7 @@ def _answer_committed(
     1. It has written something there: a node, a binding, whose a queue is. All that is waited for.
     2. A durable subscription: the attach before, which was not answered, may have written it.
     3. A queue that another link has made, or a command: its declaration.
+    4. An exclusive queue of a group: whether the link has it. If not, it is refused.
     """
     default = connection.container.default
     resources = default.resources
@@ -206,7 +207,9 @@ def _answer_committed(
     if not default.read_only and (resources.sets.log_ends != before or endpoint.keep_on_detach):
         token, waits_in = resources.written, default
     elif isinstance(node, Queue) and not hosted.read_only:
-        token = CommitToken(node.log, node.id)
+        uses = isinstance(endpoint, OutgoingLink) and not endpoint.browsing
+        use = hosted.resources.replication.exclusive_use.awaited(node) if uses else None
+        token = CommitToken(node.log, node.id) if use is None else use
     if token.is_committed:
         _answer(connection, endpoint)
     else:

@@ -141,17 +141,13 @@ class QueueArguments:
 
 
 def check_in_group(arguments: QueueArguments) -> None:
-    """Whether a queue of a group can have these. Raises InvalidArgument for what needs somebody who decides alone, or
-    knows of the clients of all members."""
-    bridge, _ = arguments.bridge or (f"{PREFIX}cluster.source", "")
-    refused = {
-        bridge.removeprefix(PREFIX): (arguments.bridge, "each member would have a link of its own to that node"),
-        "exclusive": (arguments.exclusive, "clients of several members may come for the queue at the same time"),
-    }
-    for name, (is_asked, why) in refused.items():
-        if is_asked:
-            text = "leave it out, or declare the queue in a set that has a primary"
-            raise InvalidArgument(f"qpid.{name} is not for queues of a group: {why}; {text}")
+    """Whether a queue of a group can have these. Raises InvalidArgument for what needs one broker that does it for
+    all."""
+    if arguments.bridge is None:
+        return
+    why = "each member would have a link of its own to that node"
+    text = "leave it out, or declare the queue in a set that has a primary"
+    raise InvalidArgument(f"{arguments.bridge[0]} is not for queues of a group: {why}; {text}")
 
 
 def check_settable(arguments: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import InUse, ModelError, NotPrimary
@@ -19,6 +19,7 @@ from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry
 from qpid_ha_broker.model.sets.catalog import Catalog
+from qpid_ha_broker.model.sets.exclusive_use import GroupedUse
 from qpid_ha_broker.model.sets.strategies import ByHand, HotStandby, LocalCopy
 
 GATHERED_LENGTH: Final = 500
@@ -97,6 +98,17 @@ class _AllBefore:
         return self._newest.waits_for(log)
 
 
+class QueueUsers(NamedTuple):
+    """Which members have clients that use a queue."""
+
+    owner: str = ""
+    """Hands out from it; empty: none does."""
+    waiting: Sequence[str] = ()
+    """Are next, in this order."""
+    are_elsewhere: bool = False
+    """Another member than this one is among them, or has a client who has the queue alone."""
+
+
 class Grouped(HotStandby):
     """The promise: a unit that was submitted here is placed or fails, and in the order in which it was submitted.
 
@@ -107,6 +119,7 @@ class Grouped(HotStandby):
 
     def __init__(self) -> None:
         super().__init__()
+        self.exclusive_use: GroupedUse = GroupedUse()
         self.lead_proof = LeadProof.PROVEN
         self.multicast: Callable[[int, Sequence[ev.Event]], None] = _nobody
         """Asks the group for a place for the events of the unit with that number; `placed` or `skipped` follows."""
@@ -114,10 +127,8 @@ class Grouped(HotStandby):
         """Whether this member hands out from the queue with that id."""
         self.window_bytes = 1
         """So much of what was submitted here may be without a place before publishers wait."""
-        self.users: Callable[[int], tuple[str, Sequence[str]]] = lambda queue: ("", ())
-        """Which member hands out from the queue with that id, empty: none, and which ones wait for it."""
-        self.is_wanted_elsewhere: Callable[[int], bool] = lambda queue: False
-        """Whether another member hands out from the queue with that id, or waits to."""
+        self.users: Callable[[int], QueueUsers] = lambda queue: QueueUsers()
+        """Of the queue with that id."""
         self.ask_for_link: Callable[[int, int, SessionOwner, int], None] = _no_link
         """Asks the group, under the number of a unit, to have what a session holds on a link to the queue with that id
         answered here, for the connection of the session with that epoch; `placed` or `skipped` follows."""
@@ -182,6 +193,8 @@ class Grouped(HotStandby):
             for event in held:
                 self.give_back(event)
             return CommitToken(copy.log, 0, unit)
+        if isinstance(first, ev.QueueUsed):
+            self.exclusive_use.submitted(copy.catalog.queues_by_id[first.queue], first.owner, unit)
         self._newest = unit
         self._count(unit, sum([len(event.payload) for event in events if isinstance(event, ev.Enqueued)]))
         self._multicast([_kept(event) if isinstance(event, ev.Enqueued) else event for event in events], unit)
@@ -303,28 +316,29 @@ class Grouped(HotStandby):
         self._units.clear()
         self._placed.clear()
         self._taking.clear()
+        self.exclusive_use.clear()
         self.unplaced_bytes = 0
         for unit in units:
             unit.over(ev.EVERYTHING, NotPrimary(why))
         self._newest = None
 
     def hands_out(self, queue: Queue) -> bool:
-        """As `QueueStrategy.hands_out`: the owner does."""
-        return not self.read_only and self.owns(queue.id)
+        """As `QueueStrategy.hands_out`: the owner does, where nobody waits to have it alone."""
+        return not self.read_only and self.owns(queue.id) and not self.exclusive_use.is_doubtful(queue)
 
     def facts_of(self, queue: Queue) -> Mapping[str, object]:
         """As `HotStandby.facts_of`."""
-        owner, waiting = self.users(queue.id)
-        return {"owner": owner, "waiting": list(waiting)}
+        users = self.users(queue.id)
+        return {"owner": users.owner, "waiting": list(users.waiting)}
 
     def is_used_elsewhere(self, queue: Queue) -> bool:
         """As `HotStandby.is_used_elsewhere`: a consumer that has never had credit nobody else knows, but that of a
         queue that deletes itself."""
-        return self.is_wanted_elsewhere(queue.id)
+        return self.users(queue.id).are_elsewhere
 
     def deletes_unused(self, queue: Queue) -> bool:
         """As `HotStandby.deletes_unused`: the first member does, whoever has used it."""
-        return self.is_first() and not self.is_wanted_elsewhere(queue.id)
+        return self.is_first() and not self.users(queue.id).are_elsewhere
 
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is

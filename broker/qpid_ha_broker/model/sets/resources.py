@@ -198,12 +198,13 @@ class Resources:
     def subscribe(self, queue: Queue, consumer: Consumer, owner: object, owner_name: str = "") -> None:
         """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`.
 
+        In a group that is known later, and nothing is given to it meanwhile: see `ExclusiveUse.awaited`.
         `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`.
         """
         if not consumer.browsing:
             self.replication.check_writable()
             check_unlocked(queue)
-        name = queue.owner
+        name = written = self.replication.exclusive_use.user(queue)
         if queue.arguments.exclusive and not consumer.browsing:
             name = safe_name(owner_name)
             check_owner(queue, owner, name, self.catalog.now_ms)
@@ -212,7 +213,7 @@ class Resources:
         self.catalog.note_use(queue)
         if not self.sets.may_write(queue):
             return
-        if name != queue.owner or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):
+        if name != written or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):
             self._write_use(queue, name)
 
     def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int, *, keep_until_ms: int = 0) -> None:
@@ -228,11 +229,15 @@ class Resources:
             self.replicated.narrow_mark(queue)
         if keep_until_ms:
             self.timers.keep_for_return(queue, keep_until_ms)
-            return
+            if not self.replication.counts_later:
+                return  # in a group it may come back at another member, which would be refused the queue
         if queue.arguments.auto_delete and not queue.dispatcher.has_takers:
             self.timers.watch(queue)
-        if queue.owner and queue.exclusive_owner is None and not consumer.browsing and not queue.deleted:
-            self._write_use(queue, "")
+        if queue.exclusive_owner is None and not consumer.browsing:
+            if self.replication.exclusive_use.user(queue) and not queue.deleted:
+                self._write_use(queue, "")
+            else:
+                self.replication.exclusive_use.forget(queue)
 
     def _write_use(self, queue: Queue, owner: str) -> None:
         """Tell backups what clients will expect of them after a failover."""

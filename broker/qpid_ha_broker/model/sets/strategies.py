@@ -33,6 +33,7 @@ from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.replication import has_replicated_messages
 from qpid_ha_broker.model.sets.catalog import Catalog
+from qpid_ha_broker.model.sets.exclusive_use import ExclusiveUse
 
 ByHand = Callable[[Sequence[int]], object]
 """Does what applying the events of a unit would come to, with what is at hand; it is called with their LSNs."""
@@ -93,6 +94,7 @@ class HotStandby:
         """Called when nothing may be written from now on: to end what was to be written in portions."""
         self.lead_proof = LeadProof.ALONE
         """How sure it was that this broker leads, when that was looked at last."""
+        self.exclusive_use = ExclusiveUse()
 
     @property
     def unplaced(self) -> Commitment | None:
