@@ -11,7 +11,7 @@ from model_support import PLENTY, message
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.member import TAKING
-from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary
+from qpid_ha_broker.model.errors import InUse, ModelError, NotFound, NotPrimary
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.queues.queue import Queue
@@ -23,6 +23,7 @@ from simulation.node import Violation
 from simulation.virtual_time import Schedule
 
 UNCONFIRMED_MOST = 3
+RESERVED_S = 0.5
 KEYS = 3
 """Of last-value queues."""
 
@@ -209,7 +210,8 @@ class GroupConsumer(Consumer):
 
 
 class QueueUse:
-    """The consumers of one queue at one node: attached while the node serves, they answer what they are given."""
+    """The consumers of one queue at one node: attached while the node serves, they answer what they are given. All have
+    one connection: where the queue is exclusive, those of another node are refused it meanwhile."""
 
     def __init__(
         self, node: GroupNode, queue: str, consumers: list[GroupConsumer], connections: Connections,
@@ -240,13 +242,28 @@ class QueueUse:
         resources, queue = self._node.resources, queue_named(self._node, self._name)
         if resources is None or queue is None or self._node.role is not GroupRole.SERVING:
             return
-        self._attached = resources, queue
+        self._attached = attached = resources, queue
         for consumer in self._consumers:
             consumer.use = self
-            resources.subscribe(queue, consumer, consumer)
+            try:
+                resources.subscribe(queue, consumer, self, f"{self._node.name}/{self._name}")
+            except InUse:  # it is kept for consumers of a member that has left
+                self._attached = None
+                self._rests_until_s = self._schedule.now_s + RESERVED_S
+                return
             consumer.credit, consumer.window_bytes = consumer.prefetch, PLENTY
+        use = resources.replication.exclusive_use.awaited(queue)
+        if use is not None:
+            self._connections.wait(self._node, use, nothing, partial(self._refused_queue, attached))
         resources.catalog.wake(queue)
         self._node.turn_soon()
+
+    def _refused_queue(self, attached: tuple[Resources, Queue], failure: ModelError) -> None:
+        """Consumers of another node have it."""
+        if not isinstance(failure, InUse | NotFound | NotPrimary):
+            raise Violation(f"{self._node.name} was refused {self._name}: {failure}")
+        if self._attached is attached:
+            self._detach()
 
     def _detach(self) -> None:
         """All consumers go for a while, in order: what they have comes back."""
@@ -263,6 +280,8 @@ class QueueUse:
         self._node.turn_soon()
 
     def _forget(self) -> None:
+        if self._attached is not None:
+            self._ledger.leaves_alone(self._node.name, self._attached[1].id)
         self._attached = None
         for consumer in self._consumers:
             consumer.out.clear()
@@ -270,6 +289,8 @@ class QueueUse:
     def delivered(self, consumer: GroupConsumer, entries: list[Entry]) -> None:
         if self._attached is None:
             raise Violation(f"{consumer.name} of {self._node.name} is given {len(entries)} messages, and has gone")
+        if self._attached[1].arguments.exclusive:
+            self._ledger.has_alone(self._node.name, self._attached[1].id)
         name = f"{consumer.name}-{self._node.lives}"
         for entry in entries:
             consumer.out[entry.id] = entry

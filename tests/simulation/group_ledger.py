@@ -35,6 +35,8 @@ class GroupLedger:
         self.was_out: set[bytes] = set()
         self.of_sessions: dict[bytes, SessionCopy] = {}
         """What sessions know that they hold, or have accepted without hearing yet that this counts."""
+        self.alone: dict[int, str] = {}
+        """Of exclusive queues: the member of which consumers were given messages, and have not gone."""
         self.deleted: set[int] = set()
         """Queues that somebody wanted to delete."""
         self.latest: dict[tuple[object, bytes], int] = {}
@@ -104,6 +106,20 @@ class GroupLedger:
         """A consumer has it no more: it was given back, or is gone, or the member has ended it."""
         self.out[payload].pop(member, None)
 
+    def has_alone(self, member: str, queue: int) -> None:
+        """Consumers of that member are given messages of an exclusive queue."""
+        recorded = self._recorded()
+        other = self.alone.get(queue, member)
+        if member in recorded:
+            if other != member and other in recorded:
+                raise Violation(f"{member} hands out from the exclusive queue {queue}, which a client of {other} has")
+            self.alone[queue] = member
+
+    def leaves_alone(self, member: str, queue: int) -> None:
+        """They have gone."""
+        if self.alone.get(queue) == member:
+            del self.alone[queue]
+
     # --- sessions
 
     def given_to_session(self, member: str, payload: bytes, copy: SessionCopy) -> None:
@@ -151,6 +167,7 @@ class GroupLedger:
 
     def node_lost(self, member: str) -> None:
         """Nobody is connected to it any more."""
+        self.alone = {queue: other for queue, other in self.alone.items() if other != member}
         for holders in self.out.values():
             holders.pop(member, None)
 

@@ -100,6 +100,8 @@ class GroupPlan:
     publishers: int
     consumers: int
     sessions: int
+    exclusive: tuple[bool, ...]
+    """Of each queue, where there are no sessions: the consumers of one member at a time have it."""
     prefilled: int
     """Messages that are published before anybody consumes."""
     first_dies_early: bool
@@ -126,6 +128,8 @@ def draw_group_plan(seed: int) -> GroupPlan:
     faults = [_draw_fault(draw, kind) for kind in kinds]
     of_daemons = random.Random(f"{seed}/group daemons")
     faults += [_draw_fault(of_daemons, GroupFaultKind.DAEMON) for _ in range(of_daemons.choice((0, 0, 1, 2)))]
+    sessions = random.Random(f"{seed}/sessions").choice((0, 0, 1, 2))
+    of_exclusive = random.Random(f"{seed}/exclusive")
     return GroupPlan(
         seed=seed,
         members=members,
@@ -134,7 +138,8 @@ def draw_group_plan(seed: int) -> GroupPlan:
         kinds=tuple(random.Random(f"{seed}/kinds").choices(list(GroupQueueKind), (6, 1, 1), k=queues)),
         publishers=draw.randint(1, 4),
         consumers=draw.randint(1, 5),
-        sessions=random.Random(f"{seed}/sessions").choice((0, 0, 1, 2)),
+        sessions=sessions,
+        exclusive=tuple(not sessions and of_exclusive.random() < 0.3 for _ in range(queues)),
         prefilled=draw.choice((0, 0, 20, 60)),
         first_dies_early=draw.random() < 0.15,
         chunk_messages=draw.choice((1, 3, 10, 1000)),

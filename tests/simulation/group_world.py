@@ -59,7 +59,10 @@ class GroupWorld:
         for node in self.nodes:
             node.clients = self.connections
             node.checks_all = plan.seed % CHECK_ALL_EVERY == 0
-        self.queues = {f"q{number}": kind.arguments for number, kind in enumerate(plan.kinds)}
+        self.queues = {
+            f"q{number}": {**kind.arguments, "qpid.exclusive": is_exclusive}
+            for number, (kind, is_exclusive) in enumerate(zip(plan.kinds, plan.exclusive, strict=True))
+        }
         """Their arguments, by name."""
         names = list(self.queues)
         self.publishers = [
