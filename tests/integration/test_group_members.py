@@ -262,11 +262,12 @@ def test_the_list_of_queues_says_which_member_hands_out_and_which_ones_wait(tmp_
         groups.host(*BROKERS)
         await groups.serve(*BROKERS)
         await groups.declare("a", "q")
-        groups.hosted("a").resources.replication.users = lambda queue: QueueUsers("b", ("a", "c"))  # type: ignore[attr-defined]
+        groups.hosted("a").resources.replication.users = lambda queue: QueueUsers("b", ("a", "c"), True, 7)  # type: ignore[attr-defined]
         listing = await QueueLists(groups.cluster.brokers["a"]).page(QueueListing(name="q"))
         assert isinstance(listing["rows"], list)
         (row,) = listing["rows"]
         assert (row["set"], row["owner"], row["waiting"]) == ("orders", "b", ["a", "c"])
+        assert row["moves_last_minute"] == 7
 
     story_of_three(tmp_path, story)
 

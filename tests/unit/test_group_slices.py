@@ -8,6 +8,7 @@ import pytest
 
 from little_group import LittleGroup, LittleMember
 from model_support import wants
+from qpid_ha_broker.group.recent_moves import RecentMoves
 from qpid_ha_broker.group.slices import IDLE_SLICE_S
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 
@@ -82,3 +83,38 @@ def test_messages_that_nobody_wants_have_a_queue_go_round_ever_more_slowly(group
     publish(group, "blue")
     went = owners(group, int(4 * IDLE_SLICE_S / SLICE_S))
     assert 8 <= changes(went) <= 14, "twice six slices that double, and then one a second"
+
+
+# --- how often queues move
+
+
+def moves(member: LittleMember) -> object:
+    return member.replication.facts_of(member.queue())["moves_last_minute"]
+
+
+def test_all_members_tell_how_often_a_queue_has_moved_in_the_last_minute(group: LittleGroup) -> None:
+    consumer(group, group.a)
+    assert [moves(member) for member in group.members] == [1] * 3, "it came to the first"
+    consumer(group, group.b)
+    went = owners(group, 40)
+    assert {moves(member) for member in group.members} == {1 + changes("a" + went)}
+    group.lose(group.a if went[-1] == "a" else group.b)
+    assert moves(group.c) == 2 + changes("a" + went)
+    group.pass_time(120.0)
+    assert moves(group.c) == 0
+
+
+def test_a_queue_that_stays_does_not_move(group: LittleGroup) -> None:
+    consumer(group, group.a)
+    publish(group, *map(str, range(20)))
+    owners(group, 20)
+    assert moves(group.b) == 1
+
+
+def test_what_moved_more_than_a_minute_ago_counts_less_and_less() -> None:
+    moves = RecentMoves()
+    for second in range(60):
+        moves.note(7, 2, float(second))
+    assert [moves.count(7, now_s) for now_s in (59.0, 60.0, 90.0, 119.0)] == [120, 120, 60, 2]
+    moves.note(8, 1, 119.0)
+    assert [moves.count(8, now_s) for now_s in (119.0, 150.0, 179.0, 250.0)] == [1, 0, 0, 0]

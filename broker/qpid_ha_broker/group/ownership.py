@@ -88,8 +88,9 @@ class Ownership:
             held = {number: member for member, ranges in share.held for number in ids_of(ranges)}
             links = {SessionOwner(place.session, place.name, place.link): place[3:] for place in share.links}
             self._shares[share.queue] = _Share(share.owner, share.since, list(share.wanting), held, links, share.user)
-        self.moved: dict[int, None] = {}
-        """Queues that somebody else may own by now, or wait for; whoever looks at them takes them out."""
+        self.moved: dict[int, int] = {}
+        """Queues that somebody else may own by now, or wait for, and how often a member has come to own each; whoever
+        looks at them takes them out."""
 
     def shares(self) -> tuple[QueueShare, ...]:
         """All of it, for a member that joins."""
@@ -123,17 +124,17 @@ class Ownership:
 
     def want(self, queue: int, member: str, position: int) -> None:
         """By the table above."""
-        self.moved[queue] = None
         share = self._shares.setdefault(queue, _Share())
         if member != share.owner and member not in share.wanting:
             share.wanting.append(member)
+        self._note(queue, has_come=not share.owner)
         if not share.owner:
             share.pass_on(position)
 
     def give_up(self, queue: int, member: str, held: Iterable[int], position: int) -> bool:
         """QueueYielded, by the table above; whether it was the owner's."""
-        self.moved[queue] = None
         share = self._shares.get(queue)
+        self._note(queue, has_come=share is not None and share.owner == member and bool(share.wanting))
         if share is None or share.owner != member:
             if share is not None and member in share.wanting:
                 share.wanting.remove(member)
@@ -149,7 +150,7 @@ class Ownership:
 
     def use_alone(self, queue: int, member: str) -> None:
         """A client of the member has the exclusive queue from here on; empty: nobody has."""
-        self.moved[queue] = None
+        self._note(queue)
         self._shares.setdefault(queue, _Share()).user = member
 
     def take_link(self, queue: int, link: SessionOwner, epoch: int, member: str) -> bool:
@@ -196,13 +197,12 @@ class Ownership:
 
     def forget(self, queue: int) -> None:
         """The queue is deleted."""
-        self.moved[queue] = None
+        self._note(queue)
         self._shares.pop(queue, None)
 
     def leave(self, gone: Collection[str], position: int) -> list[Returned]:
         """Members left the group."""
         returned = []
-        self.moved |= dict.fromkeys(self._shares)
         for queue, share in self._shares.items():
             share.wanting = [member for member in share.wanting if member not in gone]
             share.links = {link: place for link, place in share.links.items() if place[1] not in gone}
@@ -214,9 +214,13 @@ class Ownership:
             was_owned = share.owner in gone
             if was_owned:
                 share.pass_on(position)
+            self._note(queue, has_come=was_owned and bool(share.owner))
             if held or was_owned:
                 returned.append(Returned(queue, held, was_owned))
         return returned
+
+    def _note(self, queue: int, *, has_come: bool = False) -> None:
+        self.moved[queue] = self.moved.get(queue, 0) + has_come
 
     def check_invariants(self) -> None:
         """Raise AssertionError where somebody waits for what nobody owns, or waits twice."""

@@ -69,10 +69,10 @@ class QueueUse:
         """What `take_moved` would return."""
         return () if self._parts.log is None else tuple(self._parts.log.lineage.ownership.moved)
 
-    def take_moved(self) -> Iterable[int]:
-        """Queues of which others became the owner, or wait, since the last call."""
+    def take_moved(self) -> Mapping[int, int]:
+        """Queues of which others became the owner, or wait, since the last call; and how often any member did."""
         if self._parts.log is None:
-            return ()
+            return {}
         ownership = self._parts.log.lineage.ownership
         moved, ownership.moved = ownership.moved, {}
         return moved

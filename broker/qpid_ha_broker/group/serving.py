@@ -49,6 +49,8 @@ class GroupServing:
         self.member = GroupMember(settings, resources.replicated, committed_lsn)
         self._replication = replication
         self._feed = feed
+        self._turned_s = 0.0
+        """When the last turn ended."""
         self._hands_out = False
         """It serves, as `look` found it last."""
         self._slices = Slices(resources, replication.due, slice_s, settings.comeback_s)
@@ -67,7 +69,8 @@ class GroupServing:
 
     def _users(self, queue: int) -> QueueUsers:
         queues = self.member.queues
-        return QueueUsers(*queues.users(queue), queues.is_wanted_elsewhere(queue))
+        moves = self._slices.recent_moves.count(queue, self._turned_s)
+        return QueueUsers(*queues.users(queue), queues.is_wanted_elsewhere(queue), moves)
 
     def stuck(self, now_s: float) -> list[StuckQueue]:
         """Queues for which consumers here wait longer than any slices of others take."""
@@ -163,6 +166,7 @@ class GroupServing:
         Returns when the next turn has to be, at the latest: a slice ends then.
         """
         self._replication.flush()
+        self._turned_s = now_s
         refusal, ends_s = self.member.standing.refusal, inf
         if str(refusal) != str(self._replication.refusal):
             self._replication.refusal = refusal

@@ -41,6 +41,7 @@ from typing import Final
 from qpid_ha_broker.group.effects import WantAsked, YieldAsked
 from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.ownership import ranges_of
+from qpid_ha_broker.group.recent_moves import RecentMoves
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
 from qpid_ha_broker.model.sets.resources import Resources
@@ -81,6 +82,8 @@ class Slices:
         self._slice_s, self._comeback_ms = slice_s, int(comeback_s * 1000)
         self.moves_total = 0
         """How often this member came to hand out from a queue."""
+        self.recent_moves = RecentMoves()
+        """Of all members, as delivered to this one."""
         self.ends_s = inf
         """When the next slice of this member ends, as far as the last turn can tell."""
         self._idle: dict[int, int] = {}
@@ -115,7 +118,11 @@ class Slices:
             self._members = member.record.members
         changed, self._catalog.used_otherwise = self._catalog.used_otherwise or {}, {}
         watched, self._watched = self._watched, {}
-        looked_at = {**watched, **dict.fromkeys(member.queues.take_moved())}
+        moved = member.queues.take_moved()
+        for queue_id, times in moved.items():
+            if times:
+                self.recent_moves.note(queue_id, times, now_s)
+        looked_at = {**watched, **dict.fromkeys(moved)}
         for queue in (*changed, *self._due):
             looked_at[queue.id] = None
         self._due.clear()

@@ -107,6 +107,8 @@ class QueueUsers(NamedTuple):
     """Are next, in this order."""
     are_elsewhere: bool = False
     """Another member than this one is among them, or has a client who has the queue alone."""
+    moves_last_minute: int = 0
+    """How often it came to a member that hands out from it then."""
 
 
 class Grouped(HotStandby):
@@ -329,7 +331,11 @@ class Grouped(HotStandby):
     def facts_of(self, queue: Queue) -> Mapping[str, object]:
         """As `HotStandby.facts_of`."""
         users = self.users(queue.id)
-        return {"owner": users.owner, "waiting": list(users.waiting)}
+        return {
+            "owner": users.owner,
+            "waiting": list(users.waiting),
+            "moves_last_minute": users.moves_last_minute,
+        }
 
     def is_used_elsewhere(self, queue: Queue) -> bool:
         """As `HotStandby.is_used_elsewhere`: a consumer that has never had credit nobody else knows, but that of a
