@@ -17,6 +17,7 @@ from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.resources import Resources
+from simulation.group_guarantees import Check
 from simulation.group_ledger import GroupLedger
 from simulation.group_node import GroupNode
 from simulation.node import Violation
@@ -272,7 +273,7 @@ class QueueUse:
         resources, queue = self._attached
         for consumer in self._consumers:
             for entry in consumer.out.values():
-                self._ledger.returned(self._node.name, entry.resident_body())
+                self._ledger.returned(self._node.name, entry.resident_body(), Check.BROKEN_LOST)
             resources.release(queue, list(consumer.out.values()), failed=False)
             resources.unsubscribe(queue, consumer, self._node.now_ms)
         self._forget()
@@ -309,27 +310,28 @@ class QueueUse:
         del consumer.out[entry.id]
         fate = 1.0 if self.accepts_all else self._draw.random()
         if fate < 0.12:
-            self._ledger.returned(self._node.name, payload)
+            self._ledger.returned(self._node.name, payload, Check.RELEASED_LOST)
             resources.release(queue, [entry], failed=self._draw.random() < 0.5)
         else:
             self._ledger.accepting.add(payload)
-            take = resources.reject if fate < 0.15 else resources.accept
+            take, again = resources.accept, Check.ACCEPTED_AGAIN
+            if fate < 0.15:
+                take, again = resources.reject, Check.REJECTED_AGAIN
             token = take(queue, [entry])
             self._connections.wait(
-                self._node, token, partial(self._accepted, payload), partial(self._refused, queue.id, payload)
+                self._node,
+                token,
+                partial(self._ledger.is_accepted, self._node.name, payload, again),
+                partial(self._refused, queue.id, payload),
             )
         consumer.credit += 1
         resources.catalog.wake(queue)
         self._node.turn_soon()
 
-    def _accepted(self, payload: bytes) -> None:
-        self._ledger.returned(self._node.name, payload)
-        self._ledger.accepted.add(payload)
-
     def _refused(self, queue: int, payload: bytes, failure: ModelError) -> None:
         self._ledger.returned(self._node.name, payload)
         if queue not in self._ledger.deleted and not isinstance(failure, NotPrimary):
-            raise Violation(f"{payload!r} was handed out at {self._node.name}, and is not its own: {failure}")
+            raise Check.NOT_ITS_OWN.broken(who=self._node.name, payload=payload, failure=failure)
 
     def node_lost(self, node: GroupNode) -> None:
         if node is not self._node:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode
-from simulation.node import Violation
+from simulation.group_guarantees import Check
 
 
 class SessionCopy(NamedTuple):
@@ -28,8 +28,10 @@ class GroupLedger:
         """The queues of which one has it, by payload."""
         self.accepting: set[bytes] = set()
         """Somebody wanted to accept it, or reject it: it may be gone."""
-        self.accepted: set[bytes] = set()
-        """That was confirmed: it is gone."""
+        self.accepted: dict[bytes, Check] = {}
+        """That was confirmed, or that it was rejected: it is gone. And which guarantee is broken if it comes again."""
+        self._given_back: dict[bytes, Check] = {}
+        """Nobody has it any more, and which guarantee is broken if nobody gets it again."""
         self.out: dict[bytes, dict[str, object]] = defaultdict(dict)
         """Who has it, by member and consumer."""
         self.was_out: set[bytes] = set()
@@ -62,7 +64,7 @@ class GroupLedger:
             for _, event, _ in decode(record).records:
                 self._note(lsn, event)
         elif there != record:
-            raise Violation(f"{member} has another event at LSN {lsn} than the one that was committed there")
+            raise Check.OTHER_EVENT.broken(who=member, lsn=lsn)
 
     def _note(self, lsn: int, event: ev.Event) -> None:
         """Something is committed for the first time."""
@@ -82,29 +84,37 @@ class GroupLedger:
         self.handed_out += 1
         recorded = self._recorded()
         if payload in self.accepted and member in recorded:
-            raise Violation(f"{member} hands out {payload!r}, whose acceptance was confirmed")
+            raise self.accepted[payload].broken(who=member, payload=payload)
         if payload in self.displaced and member in recorded:
-            raise Violation(f"{member} hands out {payload!r}, which has left for newer messages")
+            raise Check.DISPLACED.broken(who=member, payload=payload)
         others = [name for name in self.out[payload] if name != member and name in recorded]
         if others and member in recorded:
-            raise Violation(f"{member} hands out {payload!r}, which is out at {others[0]}")
+            raise Check.OUT_TWICE.broken(who=member, payload=payload, other=others[0])
         if payload in self.was_out and not marked and member in recorded:
-            raise Violation(f"{member} hands out {payload!r} for the second time without saying so")
+            raise Check.UNMARKED.broken(who=member, payload=payload)
         copy = self.of_sessions.get(payload)
         if copy is not None and member in recorded and copy.queue not in self.deleted:
-            raise Violation(f"{member} hands out {payload!r}, which session {copy.session} holds")
+            raise Check.OF_SESSION.broken(who=member, payload=payload, other=copy.session)
         publisher, number, attempt = payload.split(b"/")[:3]
         key = (consumer, publisher)
         if not marked and attempt == b"0":
             if self.latest.get(key, -1) > int(number):
-                raise Violation(f"{payload!r} comes to a consumer of {member} behind number {self.latest[key]}")
+                raise Check.OUT_OF_ORDER.broken(who=member, payload=payload, number=self.latest[key])
             self.latest[key] = int(number)
         self.was_out.add(payload)
         self.out[payload][member] = consumer
+        self._given_back.pop(payload, None)
 
-    def returned(self, member: str, payload: bytes) -> None:
-        """A consumer has it no more: it was given back, or is gone, or the member has ended it."""
+    def returned(self, member: str, payload: bytes, lost: Check = Check.LOST) -> None:
+        """A consumer has it no more: it was given back, or is gone, or the member has ended it. `lost`: what it is if
+        nobody gets it again."""
         self.out[payload].pop(member, None)
+        self._given_back[payload] = lost
+
+    def is_accepted(self, member: str, payload: bytes, again: Check) -> None:
+        """That is confirmed. `again`: what it is if somebody gets it again."""
+        self.returned(member, payload)
+        self.accepted[payload] = again
 
     def has_alone(self, member: str, queue: int) -> None:
         """Consumers of that member are given messages of an exclusive queue."""
@@ -112,7 +122,7 @@ class GroupLedger:
         other = self.alone.get(queue, member)
         if member in recorded:
             if other != member and other in recorded:
-                raise Violation(f"{member} hands out from the exclusive queue {queue}, which a client of {other} has")
+                raise Check.EXCLUSIVE.broken(who=member, queue=queue, other=other)
             self.alone[queue] = member
 
     def leaves_alone(self, member: str, queue: int) -> None:
@@ -128,12 +138,12 @@ class GroupLedger:
         self.was_out.add(payload)
         others = [name for name in self.out[payload] if name in self._recorded()]
         if payload in self.accepted:
-            raise Violation(f"{member} gives a session {payload!r}, whose acceptance was confirmed")
+            raise self.accepted[payload].broken(who=member, payload=payload)
         if others:
-            raise Violation(f"{member} gives a session {payload!r}, which is out at {others[0]}")
+            raise Check.OUT_TWICE.broken(who=member, payload=payload, other=others[0])
         there = self.of_sessions.get(payload)
         if there is not None and there.queue not in self.deleted:
-            raise Violation(f"{member} gives session {copy.session} {payload!r}, which session {there.session} holds")
+            raise Check.OF_SESSION.broken(who=member, payload=payload, other=there.session)
         self.of_sessions[payload] = copy
 
     def session_resumed(self, member: str, session: int, queue: int, copies: dict[bytes, SessionCopy]) -> None:
@@ -142,24 +152,25 @@ class GroupLedger:
             there = self.of_sessions.setdefault(payload, copy)
             self.was_out.add(payload)
             if payload in self.accepted:
-                raise Violation(f"{member} tells session {session} of {payload!r}, whose acceptance was confirmed")
+                raise self.accepted[payload].broken(who=member, payload=payload)
             if there.session != session and there.queue not in self.deleted:
-                raise Violation(f"{member} tells session {session} of {payload!r}, which session {there.session} holds")
+                raise Check.OF_SESSION.broken(who=member, payload=payload, other=there.session)
             self.of_sessions[payload] = copy
         for payload, copy in list(self.of_sessions.items()):
             if copy == (session, queue) and payload not in copies:
                 if payload not in self.accepting:
-                    raise Violation(f"{member} does not know that session {session} holds {payload!r}")
+                    raise Check.FORGOTTEN.broken(who=member, payload=payload, other=session)
                 self.session_accepted(payload)
 
     def session_accepted(self, payload: bytes) -> None:
         """That is confirmed."""
         self.of_sessions.pop(payload, None)
-        self.accepted.add(payload)
+        self.accepted[payload] = Check.ACCEPTED_AGAIN
 
     def session_gives_back(self, payload: bytes) -> None:
         """It says so: whoever gets it next may do so before that is confirmed."""
         self.of_sessions.pop(payload, None)
+        self._given_back[payload] = Check.RELEASED_LOST
 
     def session_ended(self, session: int) -> None:
         """What it held goes to others."""
@@ -168,8 +179,9 @@ class GroupLedger:
     def node_lost(self, member: str) -> None:
         """Nobody is connected to it any more."""
         self.alone = {queue: other for queue, other in self.alone.items() if other != member}
-        for holders in self.out.values():
-            holders.pop(member, None)
+        for payload, holders in self.out.items():
+            if holders.pop(member, None) is not None:
+                self._given_back[payload] = Check.BROKEN_LOST
 
     def check_nothing_lost(self, there: dict[int, set[bytes]]) -> None:
         """`there`: payloads by queue, in the end."""
@@ -179,11 +191,12 @@ class GroupLedger:
             if payload in self.displaced or not queues.isdisjoint(self._unread):
                 continue
             if payload not in self.accepting and queues.isdisjoint(self.deleted) and payload not in everything:
-                raise Violation(f"{payload!r} was confirmed, nobody has accepted it, and it is not there")
+                raise self._given_back.get(payload, Check.LOST).broken(payload=payload)
         for queue, payloads in there.items():
-            again = payloads & self.accepted
+            again = payloads & self.accepted.keys()
             if again:
-                raise Violation(f"queue {queue} has {min(again)!r}, whose acceptance was confirmed")
+                payload = min(again)
+                raise self.accepted[payload].broken(who=f"queue {queue}", payload=payload)
 
     def _check_last_values(self) -> None:
         """Where all of the log in between is known: that of a member that joined begins late."""
@@ -192,4 +205,4 @@ class GroupLedger:
             newer = [self._messages[between] for between in later if between in self._messages]
             is_known = all(between in self._log for between in later)
             if is_known and not any(other.queues == dropped.queues and other.key == dropped.key for other in newer):
-                raise Violation(f"the last value {dropped.payload!r} of {dropped.key} was dropped")
+                raise Check.LAST_VALUE.broken(payload=dropped.payload, key=dropped.key)

@@ -29,6 +29,7 @@ from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets import state as set_state
 from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.state import SetState
+from simulation.group_guarantees import Guarantee
 from simulation.group_plan import (
     FAULTS_END_S,
     GroupFault,
@@ -56,7 +57,8 @@ def in_parts_and_slow(seed: int) -> GroupPlan:
     ]
     return replace(
         draw_group_plan(seed), members=3, late=0, queues=1, kinds=(GroupQueueKind.PLAIN,), consumers=5, publishers=4,
-        sessions=0, prefilled=20, first_dies_early=False, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        sessions=0, exclusive=(False,), prefilled=20, first_dies_early=False,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )  # fmt: skip
 
 
@@ -92,6 +94,12 @@ def test_not_showing_who_joins_where_links_of_sessions_are_is_found(monkeypatch:
     monkeypatch.setattr(Ownership, "shares", shares_without_links)
 
     found_by(monkeypatch, seeds())
+
+
+def test_two_who_come_for_an_exclusive_queue_and_both_have_it_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ownership, "user", lambda self, queue: "")
+
+    assert found_by(monkeypatch, seeds()).problem.startswith(Guarantee.ACQUIRE)
 
 
 def test_acknowledging_before_the_disk_has_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
