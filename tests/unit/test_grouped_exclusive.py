@@ -8,8 +8,10 @@ from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import InUse, ModelError
-from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
 from qpid_ha_broker.model.sets.following import owner_name
+from qpid_ha_broker.model.sets.session_messages import held_for
+from session_support import FIRST, SessionTaker
 
 COMEBACK_MS = 10_000
 
@@ -245,6 +247,52 @@ def test_a_proxy_that_loses_its_member_may_come_to_another_one(group: LittleGrou
     member.resources.unsubscribe(member.queue("mine"), consumer, NOW_MS, keep_until_ms=NOW_MS + 20_000)
     group.settle()
     assert client.attach(group.b) is None
+
+
+def test_who_had_a_queue_that_is_exclusive_no_more_leaves_it_unused(group: LittleGroup) -> None:
+    client = Client(group)
+    assert client.attach(group.a) is None
+    group.b.write(ev.QueueUpdated(group.b.queue("mine").id, {}))
+    group.settle()
+    client.detach()
+    group.b.core.configuration.delete_queue("mine", if_unused=True)
+    group.settle()
+    assert "mine" not in group.a.core.catalog.queues
+
+
+def test_what_a_session_holds_stays_its_own_while_others_have_the_queue(group: LittleGroup) -> None:
+    """Its client comes back to it at another member once that is free."""
+    queue, link = group.a.queue("mine"), SessionOwner(1, FIRST, "in")
+
+    def come(member: LittleMember, epoch: int) -> SessionTaker:
+        taker = SessionTaker(FIRST, "in")
+        token = member.replication.take_link(member.queue("mine"), link, epoch)
+        group.settle()
+        assert token is not None
+        assert token.is_committed
+        member.core.add_consumer(member.queue("mine"), taker, owner_name("user", "session"))
+        group.settle()
+        return taker
+
+    first = come(group.a, 1)
+    group.a.core.give_credit(queue, first, 1)
+    group.settle()
+    assert len(held_for(group.a.resources, queue, link)) == 1
+    group.a.replication.leave_link(queue, link)
+    group.a.core.leave(queue, first)
+    group.settle()
+    other = Client(group)
+    assert other.attach(group.b) is None
+    assert other.got() == 1
+    again = come(group.c, 2)
+    refused = group.c.replication.exclusive_use.awaited(group.c.queue("mine"))
+    assert refused is not None
+    assert isinstance(refused.failure, InUse)
+    group.c.core.leave(group.c.queue("mine"), again)
+    other.detach()
+    come(group.c, 3)
+    assert group.c.replication.exclusive_use.awaited(group.c.queue("mine")) is None
+    assert len(held_for(group.c.resources, group.c.queue("mine"), link)) == 1
 
 
 def test_a_queue_that_somebody_has_is_used(group: LittleGroup) -> None:

@@ -100,8 +100,10 @@ class DeliveredLog:
             if isinstance(event, ev.QueueDeleted):
                 ownership.forget(event.queue)
             elif isinstance(event, ev.QueueUsed):
-                if self._ctx.resource_set.catalog.queues_by_id[event.queue].arguments.exclusive:
-                    ownership.use_alone(event.queue, sender if event.owner else "")
+                if not event.owner and ownership.user(event.queue) == sender:
+                    ownership.use_alone(event.queue, "")  # though it may be exclusive no more
+                elif self._ctx.resource_set.catalog.queues_by_id[event.queue].arguments.exclusive:
+                    ownership.use_alone(event.queue, sender)
             elif isinstance(event, ev.Released):
                 ownership.answered(event.queue, event.ids)
                 self._hold_elsewhere(self._ctx.resource_set.catalog.queues_by_id[event.queue], event.ids)
