@@ -8,7 +8,7 @@ noticed: for how long nothing was confirmed to a publisher, and nothing came to 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -18,19 +18,17 @@ from typing import Any, Final, NamedTuple
 from rich.console import RenderableType
 from rich.table import Table
 
-from qpid_ha_demo.cluster import LocalBroker, LocalCluster
+from qpid_ha_demo.cluster import LocalCluster
 from qpid_ha_demo.corosync_daemon import CorosyncDaemon
-from qpid_ha_demo.ledger import LedgerAudit
 from qpid_ha_demo.load import DemoTraffic
 from qpid_ha_demo.stage import Stage
+from qpid_ha_demo.story import STEP_S, Story
 
 BROKERS: Final = 3
 SET: Final = "orders"
 RATE: Final = 200
 """Messages a second of each publisher."""
 CALM_S: Final = 1.0
-PATIENCE_S: Final = 30.0
-STEP_S: Final = 0.02
 
 
 class MemberTraffic(DemoTraffic):
@@ -38,11 +36,6 @@ class MemberTraffic(DemoTraffic):
 
     def __init__(self, urls: Sequence[str], at: int) -> None:
         super().__init__(f"invoices-{at + 1}", urls[at : at + 1], urls[at : at + 1], rate=RATE)
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """Confirmed, and arrived."""
-        return len(self.ledger.confirmed_at_s), len(self.ledger.arrived)
 
     def gaps_s(self, began_s: float, ended_s: float) -> tuple[float, float]:
         """For how long nothing was confirmed, and nothing came."""
@@ -62,13 +55,11 @@ class MemberLoss(NamedTuple):
     """Until the group had it back."""
 
 
-class GroupDemo:
+class GroupDemo(Story[MemberTraffic]):
     """The story, on a stage."""
 
     def __init__(self, stage: Stage, cluster: LocalCluster) -> None:
-        self._stage = stage
-        self._cluster = cluster
-        self.traffic = [MemberTraffic(cluster.urls, at) for at in range(BROKERS)]
+        super().__init__(stage, cluster, [MemberTraffic(cluster.urls, at) for at in range(BROKERS)])
 
     def start(self) -> None:
         """Make the group, and begin to work."""
@@ -81,11 +72,6 @@ class GroupDemo:
             traffic.start()
         self._wait_more("each queue has its first messages", self.traffic)
         self._stage.step("a publisher and a consumer at each broker, a queue each")
-
-    def stop(self) -> None:
-        """End all clients."""
-        for traffic in self.traffic:
-            traffic.stop()
 
     def play(self, rounds: int) -> list[MemberLoss]:
         """That many rounds."""
@@ -115,22 +101,6 @@ class GroupDemo:
         )
         return loss
 
-    def settle(self) -> bool:
-        """Publish no more, let all of it arrive, and draw up the account; whether it is flawless."""
-        for traffic in self.traffic:
-            traffic.publisher.pause()
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not all(each.is_settled for each in self.traffic) and time.monotonic() < deadline_s:
-            time.sleep(STEP_S)
-        audits = [each.ledger.audit() for each in self.traffic]
-        self._stage.console.print(_account(self.traffic, audits))
-        is_good = all(audit.is_flawless and audit.confirmed for audit in audits)
-        if is_good:
-            self._stage.step("nothing lost, no copy without its mark, all in order")
-        else:
-            self._stage.announce("A PROMISE WAS BROKEN: see above")
-        return is_good
-
     def wait_whole(self) -> float:
         """Until the group has all its members, which was at the second that this returns, and all clients go on."""
         self._wait(self._is_whole, "the group has all its members")
@@ -148,28 +118,6 @@ class GroupDemo:
         except Exception:  # noqa: BLE001 - nobody leads `default`, or it does not answer yet
             return {}
         return next((row for row in rows if row["name"] == SET), {})
-
-    def _leader(self) -> LocalBroker:
-        return self._cluster.primary() or self._cluster.brokers[0]
-
-    def _ask(self, method: str, **params: Any) -> None:
-        self._leader().ask(method, **params)
-
-    def _wait_more(self, what: str, traffic: Sequence[MemberTraffic]) -> None:
-        """Until each of these has confirmed and delivered a tenth of a second's messages more."""
-        marks = [(each, each.progress) for each in traffic]
-
-        def have_more() -> bool:
-            return all(
-                now > before + RATE // 10
-                for each, earlier in marks
-                for now, before in zip(each.progress, earlier, strict=True)
-            )
-
-        self._wait(have_more, what)
-
-    def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
-        self._cluster.wait_until(is_reached, what, PATIENCE_S)
 
 
 def show_groups(stage: Stage, directory: Path, rounds: int) -> bool:
@@ -202,20 +150,3 @@ def _table(losses: Sequence[MemberLoss]) -> RenderableType:
 
 def _cells(led_default: bool, publishers_s: float, consumers_s: float) -> tuple[str, str, str]:
     return "yes" if led_default else "", f"{publishers_s * 1000:.0f}", f"{consumers_s * 1000:.0f}"
-
-
-def _account(traffic: Sequence[MemberTraffic], audits: Sequence[LedgerAudit]) -> RenderableType:
-    table = Table()
-    for name in ("queue", "confirmed", "received", "lost", "copies", "unmarked", "out of order"):
-        table.add_column(name, justify="left" if name == "queue" else "right")
-    for each, audit in zip(traffic, audits, strict=True):
-        figures = (
-            audit.confirmed,
-            audit.received,
-            len(audit.lost),
-            audit.duplicates_announced,
-            len(audit.duplicates_unmarked),
-            len(audit.out_of_order),
-        )
-        table.add_row(each.queue, *(f"{figure:,}" for figure in figures))
-    return table

@@ -370,3 +370,13 @@ class DemoTraffic:
     def is_settled(self) -> bool:
         """Everything that was sent is confirmed, and has arrived."""
         return self.publisher.is_settled and self.ledger.missing == 0
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Messages that are confirmed, and that have arrived."""
+        return len(self.ledger.confirmed_at_s), len(self.ledger.arrived)
+
+    @property
+    def errors(self) -> list[str]:
+        """What brokers told the clients beside the end of a socket."""
+        return [*self.publisher.problems, *self.consumer.problems]

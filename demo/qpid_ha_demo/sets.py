@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-from rich.console import RenderableType
-from rich.table import Table
 
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster
 from qpid_ha_demo.load import DemoTraffic
 from qpid_ha_demo.stage import Stage
+from qpid_ha_demo.story import Story
 
 ZONES: Final = ("north", "north", "south", "south", "west")
 SETS: Final = 12
@@ -29,8 +26,6 @@ RATE: Final = 40
 RECOVERY_S: Final = 3.0
 """Less than an operator would want: so that one sees replicas made up for."""
 CALM_S: Final = 2.0
-PATIENCE_S: Final = 60.0
-STEP_S: Final = 0.02
 
 Row = dict[str, Any]
 
@@ -57,19 +52,19 @@ class SetsOutcome(NamedTuple):
     """Until each set had as many replicas in sync as it wants."""
 
 
-class SetsDemo:
+class SetsDemo(Story[SetTraffic]):
     """The story, on a stage."""
 
+    patience_s = 60.0
+
     def __init__(self, stage: Stage, cluster: LocalCluster, *, durable: bool = False) -> None:
-        self._stage = stage
-        self._cluster = cluster
         names = [f"set-{number:02}" for number in range(1, SETS + 1)]
-        self.traffic = [SetTraffic(name, cluster.urls, durable=durable) for name in names]
+        super().__init__(stage, cluster, [SetTraffic(name, cluster.urls, durable=durable) for name in names])
 
     def start(self) -> None:
         """Make the sets, and begin to work."""
         self._cluster.wait_whole()
-        controller = self._controller()
+        controller = self._leader()
         self._stage.step("five brokers in three zones, each with its agent", f"{controller.name} is the controller")
         brokers = [broker.name for broker in self._cluster.brokers]
         for number, traffic in enumerate(self.traffic):
@@ -81,15 +76,10 @@ class SetsDemo:
         self._wait(lambda: all(each.ledger.arrived for each in self.traffic), "a message arrived in each set")
         self._stage.step(f"{SETS} sets with a queue, a publisher and a consumer each", self._primaries())
 
-    def stop(self) -> None:
-        """End all clients."""
-        for traffic in self.traffic:
-            traffic.stop()
-
     def kill_one(self) -> SetsOutcome:
         """A broker that is not the controller, with its agent, and for good."""
         time.sleep(CALM_S)
-        controller = self._controller()
+        controller = self._leader()
         led = Counter(str(row["primary"]) for row in self.sets())
         victim = max(
             [broker for broker in self._cluster.brokers if broker is not controller], key=lambda each: led[each.name]
@@ -119,35 +109,15 @@ class SetsDemo:
         )
         return [each.ledger.longest_gap_s(killed_at_s, time.monotonic()) for each in lost]
 
-    def settle(self) -> bool:
-        """Publish no more, let all of it arrive, and draw up the account; whether it is flawless."""
-        for traffic in self.traffic:
-            traffic.publisher.pause()
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not all(each.is_settled for each in self.traffic) and time.monotonic() < deadline_s:
-            time.sleep(STEP_S)
-        audits = [(each.name, each.ledger.audit()) for each in self.traffic]
-        self._stage.console.print(_account(audits))
-        return all(audit.is_flawless and audit.confirmed for _, audit in audits)
-
     # --- what there is
 
     def sets(self) -> list[Row]:
         """As the controller tells; empty while there is none."""
         try:
-            rows = self._controller().ask("sets", timeout_s=5.0, action="list").get("answer")
+            rows = self._leader().ask("sets", timeout_s=5.0, action="list").get("answer")
         except (ControlFailure, ClusterFailed):
             return []
         return rows if isinstance(rows, list) else []
-
-    def _controller(self) -> LocalBroker:
-        found = self._cluster.primary()
-        if found is None:
-            raise ClusterFailed("default has no primary")
-        return found
-
-    def _ask(self, method: str, **params: Any) -> None:
-        self._controller().ask(method, **params)
 
     def _primaries(self) -> str:
         led = Counter(str(row["primary"]) for row in self.sets())
@@ -165,9 +135,6 @@ class SetsDemo:
             return len(rows) == SETS and all(row["state"] == "ok" for row in rows)
 
         self._wait(is_whole, what)
-
-    def _wait(self, is_reached: Callable[[], bool], what: str) -> None:
-        self._cluster.wait_until(is_reached, what, PATIENCE_S)
 
 
 def own_settings() -> list[dict[str, object]]:
@@ -196,20 +163,3 @@ def show_sets(stage: Stage, directory: Path) -> bool:
             highlight=False,
         )
         return demo.settle()
-
-
-def _account(audits: list[tuple[str, Any]]) -> RenderableType:
-    table = Table()
-    for name in ("set", "confirmed", "received", "lost", "copies", "unmarked", "out of order"):
-        table.add_column(name, justify="left" if name == "set" else "right")
-    for name, audit in audits:
-        figures = (
-            audit.confirmed,
-            audit.received,
-            len(audit.lost),
-            audit.duplicates_announced,
-            len(audit.duplicates_unmarked),
-            len(audit.out_of_order),
-        )
-        table.add_row(name, *(f"{figure:,}" for figure in figures))
-    return table
