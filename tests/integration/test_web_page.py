@@ -141,6 +141,7 @@ def test_a_wrong_token_is_refused_and_a_viewer_sees_the_cluster_and_changes_noth
     assert accessibility_problems(page) == []
     site.log_in(primary, VIEWER)
     page.wait_text("Nothing is wrong.")
+    page.wait_text("qpid-ha diagnose looks at more")
     assert page.evaluate("document.querySelectorAll('.follows').length") == 2
     assert page.evaluate("[...document.querySelectorAll('.action button')].every((button) => button.disabled)")
     assert "what changes something takes operator" in page.text()

@@ -77,6 +77,8 @@ def main(
             for problem in look_before_start(loaded, time.time()):
                 raise problem
             click.echo(f"qpidd: the settings of {loaded.name} can be used")
+            for warning in warnings_of(loaded):
+                click.echo(f"qpidd: {warning}", err=True)
         else:
             run(loaded, partial(load_access, config, given, os.environ))
     except (SettingsError, OSError, ControlError, BrokerFailed, StoreError) as error:
@@ -99,6 +101,15 @@ def look_before_start(settings: BrokerSettings, now_s: float) -> list[SettingsEr
     except NoPlacement as problem:
         found.append(problem)
     return found
+
+
+def warnings_of(settings: BrokerSettings) -> list[str]:
+    """What a broker can be meant to do, and what somebody who did not mean it has to hear before it costs messages."""
+    if settings.has_store:
+        return []
+    setting = "there is no data-dir" if settings.data_dir is None else "store.enabled is false"
+    others = "all brokers of its cluster end" if settings.ha.cluster else "this broker ends"
+    return [f"durable messages are kept in memory alone, because {setting}: they are gone when {others}"]
 
 
 def _check_writable(key: str, path: Path, *, is_directory: bool) -> None:
@@ -161,6 +172,8 @@ async def _run_broker(broker: Broker, settings: BrokerSettings) -> None:
     starting.result()
     tame_garbage_collector()
     log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
+    for warning in warnings_of(settings):
+        log.warning("%s", warning)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     await broker.stop()
     if broker.failure:

@@ -7,6 +7,12 @@ import { isServed, problemsOf, stateKind } from "./problems.js";
 
 const REFRESH_MS = 3000;
 const FACTS_EVERY = 4; // figures of all brokers cost each of them a sum over its queues
+const NOTHING_WRONG = {
+  severity: "fine",
+  text: "Nothing is wrong.",
+  help: "This page goes by what brokers say of themselves and of their sets. On a machine, qpid-ha diagnose looks at more: " +
+    "disks, clocks, certificates, limits, agents, Pacemaker, and whether brokers are configured alike.",
+};
 
 export class ClusterView {
   title = "Cluster";
@@ -214,7 +220,7 @@ export class ClusterView {
 }
 
 export function showWrongs(list, wrongs) {
-  const lines = wrongs.length ? wrongs : [{ severity: "fine", text: "Nothing is wrong.", help: "" }];
+  const lines = wrongs.length ? wrongs : [NOTHING_WRONG];
   const id = JSON.stringify(lines);
   if (list.shownId === id) return;
   list.shownId = id;
