@@ -79,15 +79,8 @@ class RemoteControlClient:
                 return answer
 
     def _connect(self) -> None:
-        self._connection = proton.utils.BlockingConnection(
-            str(self.broker),
-            timeout=self.timeout_s,
-            user=self._login.user or None,
-            password=self._login.password if self._login.user else None,
-            allow_insecure_mechs=False,
-            ssl_domain=tls_domain(self._login) if self.broker.is_tls else None,
-            properties={proton.symbol(ADMIN_PROPERTY): True},
-        )
+        properties = {proton.symbol(ADMIN_PROPERTY): True}
+        self._connection = logged_in(self.broker, self._login, self.timeout_s, properties=properties)
         self._replies = self._connection.create_receiver(NODE, name=f"replies-{uuid.uuid4().hex}", credit=10)
         self._requests = self._connection.create_sender(NODE)
 
@@ -129,6 +122,22 @@ class RemoteControlClient:
         if not isinstance(error, dict):
             raise Unreachable(f"what listens at {self.broker} is no qpid-ha broker")
         raise refusal_of(error)
+
+
+def logged_in(broker: Address, login: Login, timeout_s: float, **options: Any) -> Any:
+    """A connection to a broker; the password goes only where nobody else can read it. `options`: more for Proton.
+
+    Raises what Proton raises, and AddressError.
+    """
+    return proton.utils.BlockingConnection(
+        str(broker),
+        timeout=timeout_s,
+        user=login.user or None,
+        password=login.password if login.user else None,
+        allow_insecure_mechs=False,
+        ssl_domain=tls_domain(login) if broker.is_tls else None,
+        **options,
+    )
 
 
 def tls_domain(login: Login) -> Any:
