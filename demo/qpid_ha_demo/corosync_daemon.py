@@ -84,6 +84,13 @@ class CorosyncDaemon:
                 raise ClusterFailed(f"{' '.join(command)} does not answer; see {self._directory}/corosync.log")
             time.sleep(STEP_S)
 
+    @property
+    def pid(self) -> int:
+        """Of the daemon that runs. Raises ClusterFailed."""
+        if self._process is None:
+            raise ClusterFailed("no Corosync runs")
+        return self._process.pid
+
     def kill(self) -> None:
         """As kill -9."""
         if self._process is not None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from bench.figures import Measurement
 from bench.latency import RATE_PER_S, counted_ms, run_pace
@@ -37,7 +38,7 @@ from http_port import HttpPort, http_url, write_tokens
 from one_corosync import corosync
 from qpid_ha_config.tokens import TokenRole
 from qpid_ha_demo.cluster import LocalBroker, LocalCluster
-from qpid_ha_demo.corosync_daemon import what_is_missing
+from qpid_ha_demo.corosync_daemon import CorosyncDaemon, what_is_missing
 from qpid_ha_demo.groups import BROKERS, GroupDemo
 from qpid_ha_demo.stage import Stage
 from running_cluster import RunningCluster
@@ -64,22 +65,43 @@ def measure_groups(scenario: Scenario) -> Iterator[Measurement]:
     yield from _measure_kills(scenario)
 
 
+class Measured(NamedTuple):
+    """Three brokers, and what orders the multicasts of a group: its processor time is the group's, too."""
+
+    cluster: RunningCluster
+    corosync: CorosyncDaemon
+
+    @property
+    def brokers(self) -> list[LocalBroker]:
+        """The first leads the set, where somebody does."""
+        return list(self.cluster.brokers)
+
+    def port(self, at: int) -> int:
+        """Of the broker with that number."""
+        return port_of(self.cluster, self.brokers[at])
+
+    def usage(self) -> Usage:
+        """Of all of them."""
+        first, *others = self.brokers
+        return Usage(first.pid, [broker.pid for broker in others], daemons={"corosync": self.corosync.pid})
+
+
 @contextmanager
 def three_brokers(
     strategy: str, queues: Sequence[str] = (QUEUE,), clients: str = "redirect", settings: Mapping[str, object] = {}
-) -> Iterator[RunningCluster]:
+) -> Iterator[Measured]:
     """With a set of that strategy; the first is its primary where it has one. `clients`: what becomes of those who
     come to another broker."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-bench-")))
-        stack.enter_context(corosync(directory))
+        daemon = stack.enter_context(corosync(directory))
         cluster = stack.enter_context(fresh_cluster(count=BROKERS, settings={"ha": {"clients": clients}, **settings}))
         preferred = {"preferred": cluster.broker(0).name} if strategy == "primary" else {}
         create_set(cluster, SET, strategy=strategy, **preferred)
         wait_whole(cluster, 0, SET)
         for queue in queues:
             create_queue(cluster, 0, queue, SET)
-        yield cluster
+        yield Measured(cluster, daemon)
 
 
 def _measure_rates(scenario: Scenario) -> Iterator[Measurement]:
@@ -87,11 +109,10 @@ def _measure_rates(scenario: Scenario) -> Iterator[Measurement]:
     for size in SIZES:
         of_primary: dict[str, float] = {}
         for strategy in STRATEGIES:
-            with three_brokers(strategy) as cluster:
-                first, *others = cluster.brokers
-                port = port_of(cluster, first)
+            with three_brokers(strategy) as measured:
+                port = measured.port(0)
                 for what in ("enqueue", "dequeue"):
-                    usage = Usage(first.pid, [broker.pid for broker in others])
+                    usage = measured.usage()
                     name = f"group-{strategy}-{what}-{size}"
                     if what == "enqueue":
                         send_all(scenario, port, usage, name, size)
@@ -110,10 +131,9 @@ def _measure_rates(scenario: Scenario) -> Iterator[Measurement]:
 def _measure_latency(scenario: Scenario) -> Iterator[Measurement]:
     of_primary: dict[str, float] = {}
     for strategy in STRATEGIES:
-        with three_brokers(strategy) as cluster:
-            first, *others = cluster.brokers
-            usage = Usage(first.pid, [broker.pid for broker in others])
-            pace = run_pace(scenario, port_of(cluster, first), usage)
+        with three_brokers(strategy) as measured:
+            usage = measured.usage()
+            pace = run_pace(scenario, measured.port(0), usage)
         for word, share in (("p50", 0.5), ("p99", 0.99)):
             label = f"{strategy}, {RATE_PER_S:,}/s, send to confirmation, {word}"
             value_ms = counted_ms(pace.to_confirmation, share)
@@ -133,14 +153,13 @@ def _measure_everywhere(scenario: Scenario) -> Iterator[Measurement]:
         ("through proxies", "primary", "proxy"),
         ("at each member", "group", "redirect"),
     ):
-        with three_brokers(strategy, queues, clients) as cluster, ExitStack() as stack:
-            first, *others = cluster.brokers
-            at = cluster.brokers if clients == "proxy" or strategy == "group" else [first] * BROKERS
+        with three_brokers(strategy, queues, clients) as measured, ExitStack() as stack:
+            is_spread = clients == "proxy" or strategy == "group"
             flows = [
-                _flow(stack, port_of(cluster, broker), queue, scenario.messages // BROKERS)
-                for broker, queue in zip(at, queues, strict=True)
+                _flow(stack, measured.port(at if is_spread else 0), queue, scenario.messages // BROKERS)
+                for at, queue in enumerate(queues)
             ]
-            usage = Usage(first.pid, [broker.pid for broker in others])
+            usage = measured.usage()
             with usage:
                 publish_and_consume(*flows)
         count = scenario.messages // BROKERS * BROKERS
@@ -164,14 +183,11 @@ def _measure_shared_queue(scenario: Scenario) -> Iterator[Measurement]:
     """A full queue, and one consumer; then the same with a consumer at each member."""
     count, rates = scenario.messages, list[float]()
     for consumers in (1, BROKERS):
-        with three_brokers("group") as cluster, ExitStack() as stack:
-            first, *others = cluster.brokers
-            fill(port_of(cluster, first), count)
-            connections = [
-                stack.enter_context(LoadConnection(port_of(cluster, broker))) for broker in cluster.brokers[:consumers]
-            ]
+        with three_brokers("group") as measured, ExitStack() as stack:
+            fill(measured.port(0), count)
+            connections = [stack.enter_context(LoadConnection(measured.port(at))) for at in range(consumers)]
             subscribers = [Subscriber(connection, QUEUE, WINDOW) for connection in connections]
-            usage = Usage(first.pid, [broker.pid for broker in others])
+            usage = measured.usage()
             with usage:
                 shares = _share(subscribers, count)
         rates.append(count / usage.elapsed_s)
@@ -208,11 +224,9 @@ def _measure_moves(scenario: Scenario) -> Iterator[Measurement]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-bench-")))
         tokens = write_tokens(directory / "tokens")
         admin = {"admin": {"listen": "http://127.0.0.1:0", "tokens": str(directory / "tokens")}}
-        cluster = stack.enter_context(three_brokers("group", settings=admin))
-        ports = [HttpPort(http_url(broker), tokens) for broker in cluster.brokers]
-        *connections, outgoing = (
-            stack.enter_context(LoadConnection(port_of(cluster, broker))) for broker in cluster.brokers
-        )
+        measured = stack.enter_context(three_brokers("group", settings=admin))
+        ports = [HttpPort(http_url(broker), tokens) for broker in measured.brokers]
+        *connections, outgoing = (stack.enter_context(LoadConnection(measured.port(at))) for at in range(BROKERS))
         subscribers = [Subscriber(connection, QUEUE, WINDOW) for connection in connections]
         publisher = Publisher(outgoing, QUEUE)
         for subscriber in subscribers:
@@ -254,7 +268,7 @@ def _moves(ports: Sequence[HttpPort]) -> int:
 
 def _measure_joining(scenario: Scenario) -> Iterator[Measurement]:
     """A member comes back empty while messages are queued, and another one goes on at full speed."""
-    with three_brokers("group") as cluster:
+    with three_brokers("group") as (cluster, _):
         joiner = cluster.brokers[2]
         port = port_of(cluster, cluster.the_primary())
         fill(port, scenario.deep_messages)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import psutil
@@ -73,28 +73,38 @@ class Work:
 class Usage(Work):
     """Work of the client, which is this process, a broker, and `backups`: other processes of a cluster."""
 
-    def __init__(self, broker_pid: int, backups: Sequence[int] = (), *, profiled: int | None = None) -> None:
+    def __init__(
+        self,
+        broker_pid: int,
+        backups: Sequence[int] = (),
+        *,
+        profiled: int | None = None,
+        daemons: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`daemons`: process ids of others that work for the brokers, by what they are called."""
         self.profiled = broker_pid if profiled is None else profiled
         """Whose time is of interest when one is looked at closely (`--profile`)."""
-        brokers = [lambda pid=pid: processor_s(pid) for pid in (broker_pid, *backups)]
-        super().__init__(time.process_time, *brokers, _machine_s)
+        self._names = ["broker", *("backup" for _ in backups), *daemons]
+        self._brokers = 1 + len(backups)
+        processes = [lambda pid=pid: processor_s(pid) for pid in (broker_pid, *backups, *daemons.values())]
+        super().__init__(time.process_time, *processes, _machine_s)
 
     @property
     def brokers_s(self) -> list[float]:
         """Of each broker, the one that clients talk to first."""
-        return self.spent_s[1:-1]
+        return self.spent_s[1 : 1 + self._brokers]
 
     def note_for(self, messages: int) -> str:
         """Shares of one core, processor time for each message (true on a busy machine too), and the bottleneck.
 
         `others` is what all else on this machine used: much of it, and the figure is not one to quote.
         """
-        client_s, *brokers_s, machine_s = self.spent_s
-        others_s = machine_s - client_s - sum(brokers_s)
-        shares = (("broker", brokers_s[0]), ("client", client_s))
+        client_s, *processes_s, machine_s = self.spent_s
+        others_s = machine_s - client_s - sum(processes_s)
+        shares = (("broker", processes_s[0]), ("client", client_s))
         busy = [name for name, spent_s in shares if spent_s >= BUSY * self.elapsed_s]
         verdict = f": {' and '.join(busy)} limits" if busy else ""
-        named = [("broker", brokers_s[0]), *(("backup", spent_s) for spent_s in brokers_s[1:]), ("client", client_s)]
+        named = [*zip(self._names, processes_s, strict=True), ("client", client_s)]
         costs = ", ".join(
             f"{name} {spent_s / self.elapsed_s:.0%} {shown(spent_s / messages * 1e6)} µs" for name, spent_s in named
         )
