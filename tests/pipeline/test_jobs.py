@@ -422,6 +422,19 @@ def test_each_kind_of_broken_promise_is_found_and_proved(spark: SparkSession, to
     assert evidence["m77"].file is None
 
 
+def test_nobody_looks_for_evidence_where_no_promise_is_broken(
+    spark: SparkSession, told: WrittenJournal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = History()
+    history.good(0, 1, 2)
+    found = judged(spark, history, told)
+    assert found.is_flawless
+    found.evidence.explain()
+    assert "LocalTableScan <empty>" in (plan := capsys.readouterr().out)
+    assert "BatchScan" not in plan
+    assert found.evidence.count() == 0
+
+
 def test_what_a_forced_promotion_lost_is_lost_and_found_in_the_branch(spark: SparkSession, tmp_path: Path) -> None:
     history, alpha, beta = History(), WrittenJournal(tmp_path / "alpha"), WrittenJournal(tmp_path / "beta", "beta")
     for store in (alpha, beta):

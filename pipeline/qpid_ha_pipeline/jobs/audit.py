@@ -84,8 +84,9 @@ def audit(history: DataFrame, journal: DataFrame, discarded: DataFrame | None = 
         counts = judged.agg(*(
             sql.coalesce(sql.sum(sql.col(name).cast("long")), sql.lit(0)).alias(name)
             for name in Audit._fields if name != "evidence"
-        )).collect()[0]  # fmt: skip
-        return Audit(**counts.asDict(), evidence=_evidence(judged, journal.unionByName(branches)))
+        )).collect()[0].asDict()  # fmt: skip
+        bad = _bad(judged, sum(counts[name] for name in BROKEN))
+        return Audit(**counts, evidence=_evidence(bad, journal.unionByName(branches)))
     finally:
         judged.unpersist()
 
@@ -172,14 +173,27 @@ def _verdicts() -> dict[str, Column]:
     }
 
 
-def _evidence(judged: DataFrame, journal: DataFrame) -> DataFrame:
-    """What each journal says about the messages of which a promise is broken."""
+def _bad(judged: DataFrame, promises: int) -> DataFrame:
+    """The messages of which a promise is broken. `promises`: how many that are; without any, nobody is looked for.
+
+    They stay cached as long as the session, and so does the evidence: few of what all was counted from, which is
+    forgotten.
+    """
     broken = sql.concat_ws(", ", *(
         sql.when(sql.col(name).cast("long") > 0, sql.lit(name)) for name in BROKEN
     ))  # fmt: skip
     bad = judged.withColumn("verdict", broken).where("verdict <> ''").select(
         "verdict", "id", "publisher", sql.col("queue").alias("sent_to"), "sendings", "acceptances", "receipts"
     )  # fmt: skip
+    if not promises:
+        return bad.where(sql.lit(False))
+    bad = bad.persist()
+    bad.count()  # while what it is found in is cached, too
+    return bad
+
+
+def _evidence(bad: DataFrame, journal: DataFrame) -> DataFrame:
+    """What each journal says about the messages of which a promise is broken."""
     enqueued = journal.where("event = 'enqueued'").select(
         "cluster", "broker", "set", "queue", "queue_id", "message_id", "discarded", "file", "offset",
         sql.col("amqp_message_id").alias("id"), _owner().alias("owner"),
@@ -187,5 +201,5 @@ def _evidence(judged: DataFrame, journal: DataFrame) -> DataFrame:
     message = [*_LOG, "queue_id", "message_id", "discarded"]
     dequeued = journal.where("event = 'dequeued'").withColumn("owner", _owner())
     gone = dequeued.select(*message, sql.col("lsn").alias("dequeued_lsn"), "reason")
-    copies = enqueued.join(gone, message, "left").drop("owner")
-    return bad.join(copies, "id", "left").orderBy("verdict", "id", "broker")
+    copies = enqueued.join(bad.select("id").distinct(), "id", "left_semi").join(gone, message, "left").drop("owner")
+    return bad.join(copies, "id", "left").orderBy("verdict", "id", "broker").persist()
