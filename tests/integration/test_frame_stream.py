@@ -133,6 +133,11 @@ async def test_over_tls_frames_go_as_messages(tmp_path: Path) -> None:
         publish(cluster.brokers["a"], 0)
         await eventually(lambda: held(cluster.brokers["b"]) == MESSAGES)
         await eventually(lambda: carriers(cluster.brokers["a"]) == {"messages"})
+        taken = [connection.engine for connection in cluster.brokers["a"].connections.open]
+        opened = [channel._client.engine for channel in cluster.member("b")._dialler._channels if channel._client]
+        assert taken
+        assert opened
+        assert not any(engine.input.may_stream for engine in taken + opened)  # neither end relies on the other one
 
 
 def test_noise_in_the_stream_costs_a_new_channel_and_no_message(

@@ -21,7 +21,6 @@ from qpid_ha_broker.amqp.wire.frame_stream import (
     STREAM_CAPABILITY,
     FrameStream,
     IdleTimes,
-    IdleWatch,
 )
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS
 from qpid_ha_broker.ha.link_ends import LinkEnd
@@ -175,24 +174,27 @@ def test_the_idle_time_outs_are_those_that_proton_keeps() -> None:
             connection.open()
         exchange(transports)
         remote_s = transports[0].remote_idle_timeout or 0
-        watch, now_ms = IdleWatch(IdleTimes(silence_ms, int(remote_s * 500))), 1000
+        end, now_ms = End(IdleTimes(silence_ms, int(remote_s * 500))), 1000
         for _ in range(40):
             now_ms += rng.choice([10, 250, 700, 1600])
             if rng.random() < 0.3:
                 transports[0].push(b"\x00\x00\x00\x08\x02\x00\x00\x00")
-                watch.heard()
+                end.hear(b"\x00\x00\x00\x00")
             transports[0].tick(now_ms / 1000)
-            is_lost, is_due, _ = watch.tick(now_ms)
-            assert is_lost == (transports[0].condition is not None)
-            if is_lost:
+            end.stream.tick(now_ms)
+            end.stream.tell(end)
+            assert bool(end.endings) == (transports[0].condition is not None)
+            if end.endings:
                 break
-            assert is_due == (transports[0].pending() > 0)
-            if is_due:
-                transports[0].pop(transports[0].pending())
+            pending = transports[0].pending()
+            assert end.stream.take_output(None) == (b"\x00\x00\x00\x00" if pending else b"")
+            if pending:
+                transports[0].pop(pending)
             elif rng.random() < 0.3:
                 connections[0].session().open()
                 transports[0].pop(transports[0].pending())
-                watch.said()
+                end.stream.send(b"frame")
+                end.stream.take_output(None)
 
 
 def exchange(transports: tuple[proton.Transport, ...]) -> None:
@@ -362,6 +364,21 @@ def test_who_has_nothing_to_say_on_a_stream_says_that_it_is_there() -> None:
         backup.peer.heartbeat(now_ms)
         backup.settle_down()
     assert backup.reasons == broker.peers.reasons == []
+
+
+def test_who_has_not_left_amqp_yet_is_heard_as_well() -> None:
+    """The broker has opened its end of the channel; what it has said is on its way for long."""
+    broker = Cluster()
+    backup = Backup(broker, broker.accept())
+    backup.peer.engine.transport.idle_timeout = 2
+    backup.peer.receive(backup.client.take_output())
+    for now_ms in range(1000, 9000, 500):
+        backup.peer.receive(b"\x00\x00\x00\x08\x02\x00\x00\x00")
+        backup.peer.heartbeat(now_ms)
+    assert broker.peers.channels
+    assert broker.peers.reasons == []
+    backup.settle_down()
+    assert is_stream(backup)
 
 
 def test_a_tool_that_speaks_amqp_alone_is_offered_no_stream() -> None:
