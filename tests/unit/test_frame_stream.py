@@ -265,6 +265,15 @@ def test_the_header_of_who_is_no_broker_is_garbage_and_ends_the_connection() -> 
     assert condition_of(client).name == "amqp:connection:framing-error"
 
 
+def test_the_header_of_a_broker_that_has_offered_no_stream_ends_the_channel() -> None:
+    broker = Cluster(here=False)
+    backup = broker.backup()
+    backup.client.receive(HEADER + b"\x00\x00\x00\x06\x01frame")
+    backup.settle_down()
+    assert backup.frames == []
+    assert "amqp:connection:framing-error" in backup.reasons[0]
+
+
 def test_frames_of_who_has_no_channel_end_its_connection() -> None:
     broker = Cluster()
     backup = Backup(broker, broker.accept())

@@ -126,7 +126,7 @@ class PeerClient(OpenedConnection, EachTransfer, EachDisposition):
             text = f"the broker there does not offer {self._capability}: it is of an older version, upgrade it"
             raise AmqpError(NOT_IMPLEMENTED, text)
         if STREAM_CAPABILITY not in offered:
-            self.engine.input.stream = None
+            self.engine.input.expect_amqp()
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         self._fail(AmqpError(CONNECTION_FORCED, "without its links the channel ends"), self.engine.reason_of_end(link))

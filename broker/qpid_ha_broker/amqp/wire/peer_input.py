@@ -48,6 +48,11 @@ class PeerInput:
         self.stream = FrameStream()
         self._formats.last_header = HEADER
 
+    def expect_amqp(self) -> None:
+        """The other end speaks nothing else: the header of a stream would be no frame."""
+        self.stream = None
+        self._formats.last_header = b""
+
     def push(self, data: bytes | memoryview) -> None:
         """Bytes came. What the transport no longer takes (after an error) is dropped."""
         stream = self.stream
