@@ -307,6 +307,25 @@ def test_noise_in_the_stream_ends_the_channel_at_both_ends_and_is_logged(noise: 
     assert any(reason in text for text in broker.warnings())
 
 
+@given(st.binary(min_size=1, max_size=60), st.lists(st.integers(0, 60), max_size=4), st.integers(0, 12))
+def test_whatever_one_backup_says_the_other_one_is_served(noise: bytes, cuts: list[int], kept: int) -> None:
+    broker = Cluster()
+    noisy, good = broker.backup(), broker.backup()
+    noisy.client.send(b"sound")
+    head = noisy.client.take_output()[:kept]  # a header or a frame that is cut, or neither
+    for piece in in_pieces(head + noise, cuts):
+        noisy.peer.receive(piece)
+    noisy.settle_down()
+    noisy.vanish()
+    good.client.send(b"good")
+    broker.peers.channels[1].send(b"down")
+    good.settle_down()
+    assert broker.peers.frames[-1] == b"good"
+    assert good.frames == [b"down"]
+    assert len(broker.peers.reasons) == 1
+    assert good.reasons == []
+
+
 def test_noise_that_the_broker_sends_ends_the_channel_of_who_connected() -> None:
     broker = Cluster()
     backup = broker.backup()
