@@ -195,6 +195,9 @@ class HaSettings:
     """What a broker does for a client that wants what another one leads: say where it is, or relay the link."""
     link_heartbeat_interval_s: float = setting("link-heartbeat-interval", duration(0.01, 600), 1.0, changeable=True)
 
+    frame_stream: bool = setting("ha.frame-stream", BOOLEAN, True)
+    """Leave AMQP between brokers where both can and TLS is not spoken: what replicates is short frames on a stream."""
+
     username: str | None = setting("ha.username", TEXT)
     """Who the brokers are to each other; then nobody else may replicate or administer through AMQP."""
     password: str | None = setting("ha.password", SECRET, secret=True)

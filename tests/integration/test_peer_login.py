@@ -56,10 +56,14 @@ def try_to_follow(users_db: Path, user: str, password: str, mechanism: str) -> t
     settings = BrokerSettings.from_values(values)
     broker = Cluster(replace(SETTINGS, peer_user="replicator"))
     ours = client_engine(user=user, password=password, mechanism=mechanism, insecure_plain=True)
+    ours.input.may_stream = True
     with closing(SaslConfiguration(users_db)) as sasl:
         theirs = EngineFactory(lambda: settings, address, sasl).make()
         backup = Backup(broker, Connection(broker.connections, theirs, "127.0.0.1:1"), ours)
+        backup.client.send(b"frame")
         backup.settle_down()
+        assert broker.peers.frames == [b"frame"] * backup.openings
+        assert (theirs.input.stream is not None) is bool(backup.openings)  # what leaves AMQP has logged in before
     return backup.openings, len(broker.peers.channels), backup.reasons
 
 

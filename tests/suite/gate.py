@@ -56,7 +56,8 @@ CHOSEN: Final[dict[str, tuple[str, ...]]] = {
     "clusters in this process": tuple(
         f"{_INTEGRATION}{name}.py"
         for name in (
-            "cluster_control", "growth_of_sockets", "hosted_sets", "lost_brokers", "peer_channels", "replicate_queue",
+            "cluster_control", "frame_stream", "growth_of_sockets", "hosted_sets", "lost_brokers", "peer_channels",
+            "replicate_queue",
         )
     ),
     "failover by kill -9": (f"{_INTEGRATION}failover.py::test_kills_of_the_primary_under_load_lose_nothing[1]",),

@@ -37,17 +37,18 @@ class Peers:
 
 
 class Backup:
-    """A `PeerClient`, and what it was told. `capability`: what it demands of the broker."""
+    """A `PeerClient`, and what it was told. `capability`: what it demands of the broker. Without an `engine` it has the
+    one that `broker.there` says."""
 
-    def __init__(
-        self, broker: PairedBroker, peer: Connection, engine: Engine | None = None, capability: str = ""
-    ) -> None:
+    def __init__(self, broker: Cluster, peer: Connection, engine: Engine | None = None, capability: str = "") -> None:
         self._broker = broker
         self.peer = peer
         self.openings = 0
         self.frames: list[bytes] = []
         self.reasons: list[str] = []
-        engine = engine or broker_engine()
+        if engine is None:
+            engine = broker_engine()
+            engine.input.may_stream = broker.there
         self._receive: Callable[[bytes], None] = self.frames.append
         told = self._opened, self._received, self.reasons.append
         self.client = PeerClient(engine, "backup", "host", *told, capability)
@@ -81,12 +82,18 @@ class Backup:
 
 
 class Cluster(PairedBroker):
-    """A broker that takes peers."""
+    """A broker that takes peers. `here`: it can leave AMQP for a stream; `there`: so can those that connect."""
 
-    def __init__(self, settings: ContainerSettings = SETTINGS) -> None:
+    def __init__(self, settings: ContainerSettings = SETTINGS, *, here: bool = True, there: bool = True) -> None:
         super().__init__(settings)
+        self.here, self.there = here, there
         self.peers = Peers()
         self.container.peers = self.peers
+
+    def accept(self, user: str = "") -> Connection:
+        connection = super().accept(user)
+        connection.engine.input.may_stream = self.here
+        return connection
 
     def backup(self) -> Backup:
         backup = Backup(self, self.accept())

@@ -238,7 +238,7 @@ def test_a_bug_on_the_connection_of_relayed_links_ends_it_and_they_are_attached_
 def test_a_bug_on_a_channel_between_brokers_ends_it_and_both_are_told(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    broker = Cluster()
+    broker = Cluster(there=False)
     broker.peers.answers = True
     backup = broker.backup()
     bugs: list[Exception] = []
@@ -247,6 +247,23 @@ def test_a_bug_on_a_channel_between_brokers_ends_it_and_both_are_told(
         broken.setattr(PeerClient if end == "opens it" else PeerReceiver, "transfer", fail)
         backup.client.send(b"frame")
         backup.settle_down()
+    assert len(bugs) == 1
+    assert len(backup.reasons) == len(broker.peers.reasons) == 1
+
+
+@pytest.mark.parametrize("end", ["opens it", "is opened"])
+def test_a_bug_at_a_frame_of_the_stream_ends_the_channel_and_both_are_told(end: str) -> None:
+    broker = Cluster()
+    broker.peers.answers = True
+    backup = broker.backup()
+    bugs: list[Exception] = []
+    backup.client.engine.on_fault = backup.peer.engine.on_fault = bugs.append
+    stream = (backup.client if end == "opens it" else backup.peer).engine.input.stream
+    assert stream is not None
+    stream._receive = fail
+    backup.client.send(b"frame")
+    backup.client.send(b"another")
+    backup.settle_down()
     assert len(bugs) == 1
     assert len(backup.reasons) == len(broker.peers.reasons) == 1
 

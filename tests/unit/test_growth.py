@@ -329,9 +329,10 @@ def test_links_to_several_sets_led_elsewhere_leave_nothing_behind(ends: Callable
     assert growth(each, ROUNDS) == {}
 
 
+@pytest.mark.parametrize("can", [True, False], ids=["stream", "messages"])
 @pytest.mark.parametrize("goes", ["the peer", "the channel"])
-def test_a_broker_of_the_cluster_leaves_nothing_behind(goes: str) -> None:
-    cluster = Cluster()
+def test_a_broker_of_the_cluster_leaves_nothing_behind(goes: str, can: bool) -> None:
+    cluster = Cluster(here=can)
 
     def each() -> None:
         backup = cluster.backup()

@@ -12,11 +12,11 @@ from paired_engines import PROOF, PairedClient
 from paired_peers import SETTINGS, Backup, Cluster, Peers, condition_of
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED
 from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.amqp.wire.frame_stream import MAX_FRAME_BYTES
 from qpid_ha_broker.amqp.wire.peer_frames import (
     ADDRESS,
     ADMIN_PROPERTY,
     CREDIT,
-    MAX_FRAME_BYTES,
     SHARED_CAPABILITY,
     Channel,
     unwrap,
@@ -26,9 +26,18 @@ from qpid_ha_broker.amqp.wire.peer_frames import (
 MIB = 1024 * 1024
 
 
-@pytest.fixture
-def broker() -> Cluster:
-    return Cluster()
+RELEASES = {
+    "both of this release": (True, True),
+    "the one that connects is older": (True, False),
+    "the one that is connected to is older": (False, True),
+    "both are older": (False, False),
+}
+
+
+@pytest.fixture(params=RELEASES)
+def broker(request: pytest.FixtureRequest) -> Cluster:
+    here, there = RELEASES[request.param]
+    return Cluster(here=here, there=there)
 
 
 # --- frames

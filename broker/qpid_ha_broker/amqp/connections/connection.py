@@ -41,6 +41,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 )
 from qpid_ha_broker.amqp.wire.endpoint_ending import EndpointEnding, ending_by_peer
 from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, session_of
+from qpid_ha_broker.amqp.wire.frame_stream import STREAM_CAPABILITY
 from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, OUR_PRODUCT, PROOF_PROPERTY, SHARED_CAPABILITY, Channel
 from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
@@ -376,7 +377,9 @@ class Connection:
             return
         self.engine.push(data)
         self.is_behind = not self.engine.process(self, budget)
-        self._connections.touch(self)
+        stream = self.engine.input.stream
+        if stream is None or not stream.is_reading:  # who answers a frame says so itself
+            self._connections.touch(self)
 
     def take_output(self) -> bytes:
         """What is to be written; consumers that waited for room go on."""
@@ -514,6 +517,8 @@ class Connection:
             self.engine.answers_late = False
         self.links.is_limited = self.window.is_limited = not (self.relay.is_proxy and self.relay.is_broker)
         self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
+        if self.engine.input.may_stream and self.relay.is_broker and STREAM_CAPABILITY in desired:
+            self.engine.input.expect_stream()
         return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
 
     def answer_open(self, *, failed: bool = False) -> None:
@@ -521,9 +526,10 @@ class Connection:
         settings, connection = self.container.settings, self.engine.connection
         connection.container = settings.name
         shared = (SHARED_CAPABILITY,) if self.is_shared else ()  # of no use to anybody else
+        stream = (STREAM_CAPABILITY,) if self.engine.input.stream is not None else ()
         relay = _RELAY_CAPABILITIES if self.relay.is_proxy else ()
         sessions = self.container.sessions.capabilities(relays=self.relay.relays is not None)
-        capabilities = (*self.container.capabilities, *sessions, *shared, *relay)
+        capabilities = (*self.container.capabilities, *sessions, *shared, *stream, *relay)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": OUR_PRODUCT, "version": settings.version}
         if failed:

@@ -18,8 +18,16 @@ from qpid_ha_broker.amqp.wire.conditions import (
     UNAUTHORIZED_ACCESS,
     AmqpError,
 )
-from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, EachTransfer, Sender
-from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, ADMIN_PROPERTY, FrameIntake, PeerListener, wrap
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, EachTransfer
+from qpid_ha_broker.amqp.wire.peer_frames import (
+    ADDRESS,
+    ADMIN_PROPERTY,
+    FrameCarrier,
+    FrameIntake,
+    MessageCarrier,
+    PeerListener,
+    begin_stream,
+)
 
 _ONE_CHANNEL = "this connection has had its channel: open another connection"
 
@@ -69,7 +77,7 @@ class PeerChannel:
         self.is_open = False
         self._listener = listener
         self._has_receiver = False
-        self._sender: Sender | None = None
+        self._carrier: FrameCarrier | None = None
         self._has_ended = False
 
     @property
@@ -79,13 +87,13 @@ class PeerChannel:
 
     @property
     def unsent_bytes(self) -> int:
-        """What was given to `send` and waits in Proton."""
-        return 0 if self._sender is None or self._has_ended else self._sender.unsent_bytes
+        """What was given to `send` and waits here, but for what the socket has not taken."""
+        return 0 if self._carrier is None or self._has_ended else self._carrier.unsent_bytes
 
     def send(self, frame: bytes) -> None:
         """Send a frame after all others; it is written with the end of the turn. Nothing happens after the end."""
-        if self._sender is not None and not self._has_ended:
-            self._sender.send_settled(wrap(frame))
+        if self._carrier is not None and not self._has_ended:
+            self._carrier.send(frame)
             self.connection.touch()
 
     def close(self, reason: str) -> None:
@@ -107,17 +115,18 @@ class PeerChannel:
 
     def attach_sender(self, link: proton.Link) -> PeerSender:
         """Open our end of `link`. Raises AmqpError for a second one."""
-        if self._has_ended or self._sender is not None:
+        if self._has_ended or self._carrier is not None:
             raise AmqpError(NOT_ALLOWED, _ONE_CHANNEL)
         link.open()
-        self._sender = Sender(link)
+        self._carrier = MessageCarrier(link)
         self._attached()
         return PeerSender(self, link)
 
     def _attached(self) -> None:
         self.connection.touch()
-        if self._has_receiver and self._sender is not None:
+        if self._has_receiver and self._carrier is not None:
             self.is_open = True
+            self._carrier = begin_stream(self.connection.engine, self.received) or self._carrier
             self._listener.opened(self)
 
     def received(self, frame: bytes) -> None:

@@ -9,9 +9,18 @@ import proton
 
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, NOT_IMPLEMENTED, AmqpError
-from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, EachTransfer, Engine, Sender
+from qpid_ha_broker.amqp.wire.engine import Delivery, EachDisposition, EachTransfer, Engine
+from qpid_ha_broker.amqp.wire.frame_stream import STREAM_CAPABILITY
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
-from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS, FrameIntake, broker_properties, wrap
+from qpid_ha_broker.amqp.wire.peer_frames import (
+    ADDRESS,
+    FrameCarrier,
+    FrameIntake,
+    MessageCarrier,
+    WaitingFrames,
+    begin_stream,
+    broker_properties,
+)
 from qpid_ha_broker.amqp.wire.values import listed
 
 
@@ -37,6 +46,9 @@ class PeerClient(OpenedConnection, EachTransfer, EachDisposition):
         self._on_received = on_received
         self._capability = capability
         desired = (capability,) if capability else ()
+        if engine.input.may_stream:
+            desired = (*desired, STREAM_CAPABILITY)
+            engine.input.expect_stream()
         super().__init__(engine, name, hostname, on_closed, broker_properties(engine.proof), desired)
         session: Any = engine.connection.session()
         session.open()
@@ -48,7 +60,7 @@ class PeerClient(OpenedConnection, EachTransfer, EachDisposition):
         self._incoming.snd_settle_mode = proton.Link.SND_SETTLED
         self._outgoing.open()
         self._incoming.open()
-        self._sender = Sender(self._outgoing)
+        self._carrier: FrameCarrier = WaitingFrames()
         self._intake = FrameIntake(self._incoming)
         engine.attach_receiving(self._incoming, self)
         engine.attach_sending(self._outgoing, self)
@@ -62,13 +74,17 @@ class PeerClient(OpenedConnection, EachTransfer, EachDisposition):
 
     @property
     def unsent_bytes(self) -> int:
-        """What was given to `send` and waits in Proton."""
-        return 0 if self._has_ended else self._sender.unsent_bytes
+        """What was given to `send` and waits here."""
+        return 0 if self._has_ended else self._carrier.unsent_bytes
 
     def send(self, frame: bytes) -> None:
         """Send a frame after all others. Nothing happens after the end."""
         if not self._has_ended:
-            self._sender.send_settled(wrap(frame))
+            self._carrier.send(frame)
+
+    def _let_go(self, reason: str) -> None:
+        if self.engine.input.stream is not None:
+            self.engine.input.stream.stop()
 
     # --- what the peer did: see engine.Handler, Receiving and Sending
 
@@ -97,13 +113,20 @@ class PeerClient(OpenedConnection, EachTransfer, EachDisposition):
                 self._fail(error)
                 return
             self.is_open = True
+            carrier = begin_stream(self.engine, self._on_received) or MessageCarrier(self._outgoing)
+            if isinstance(self._carrier, WaitingFrames):
+                self._carrier.pass_on(carrier)
+            self._carrier = carrier
             self._on_opened()
 
     def _check_capability(self) -> None:
         """Raises AmqpError for what the other broker does not offer."""
-        if self._capability and self._capability not in listed(self.engine.remote_offered_capabilities):
+        offered = listed(self.engine.remote_offered_capabilities)
+        if self._capability and self._capability not in offered:
             text = f"the broker there does not offer {self._capability}: it is of an older version, upgrade it"
             raise AmqpError(NOT_IMPLEMENTED, text)
+        if STREAM_CAPABILITY not in offered:
+            self.engine.input.expect_amqp()
 
     def link_detached(self, link: proton.Link, closed: bool) -> None:
         self._fail(AmqpError(CONNECTION_FORCED, "without its links the channel ends"), self.engine.reason_of_end(link))

@@ -259,6 +259,11 @@ class Engine:
 
     def take_output(self) -> bytes:
         """Bytes for the peer; empty when there are none now."""
+        stream = self.input.stream
+        if stream is not None and stream.is_writing:
+            connection = self.connection._impl
+            is_over = lib.pn_connection_state(connection) & lib.PN_LOCAL_CLOSED
+            return stream.take_output(_condition_text(lib.pn_connection_condition(connection)) if is_over else None)
         transport, buffer = self._transport, self._buffer
         chunks = []
         while (pending := lib.pn_transport_pending(transport)) > 0:
@@ -284,6 +289,9 @@ class Engine:
     @property
     def finished(self) -> bool:
         """Nothing more will come out: our last word was said, or there is nobody to say it to."""
+        stream = self.input.stream
+        if stream is not None and stream.is_writing:
+            return stream.finished
         return bool(lib.pn_transport_pending(self._transport) < 0)
 
     @property
@@ -303,6 +311,8 @@ class Engine:
 
     def reason_of_end(self, link: proton.Link) -> str:
         """Why `link` is no more: what the peer has said before what we have, of the link before of the connection."""
+        if self.input.stream is not None and self.input.stream.reason:
+            return self.input.stream.reason
         pointer, connection = link._impl, self.connection._impl
         remote = (lib.pn_link_remote_condition(pointer), lib.pn_connection_remote_condition(connection))
         local = (lib.pn_link_condition(pointer), lib.pn_connection_condition(connection))
@@ -312,10 +322,15 @@ class Engine:
     @property
     def reason_of_close(self) -> str:
         """The error with which the peer has closed the connection; empty for none."""
+        if self.input.stream is not None and self.input.stream.reason:
+            return self.input.stream.reason
         return _condition_text(lib.pn_connection_remote_condition(self.connection._impl))
 
     def tick(self, now_ms: int) -> int:
         """Keep idle time-outs; returns when to call again (the same clock, milliseconds), 0: no need to."""
+        stream = self.input.stream
+        if stream is not None and stream.is_writing:
+            return stream.tick(now_ms)
         return int(lib.pn_transport_tick(self._transport, now_ms))
 
     # --- events
@@ -328,7 +343,12 @@ class Engine:
         """
         while True:
             try:
-                return self._tell(handler, budget)
+                if not self._tell(handler, budget):
+                    return False
+                stream = self.input.stream
+                if stream is not None and not self._is_broken:
+                    stream.tell(handler)
+                return True
             except Exception as error:
                 if self.on_fault is None:
                     raise

@@ -71,6 +71,10 @@ class FormatReader:
         self._skipped = 0
         """Bytes of a frame that are still to come and not looked at."""
         self._held = b""
+        self.last_header = b""
+        """A protocol header, behind which nothing is AMQP any more; empty: none is expected."""
+        self.beyond: bytes | None = None
+        """What came behind it; None: it has not come."""
         self._begun: set[tuple[int, object]] = set()
         """Channel and handle where a message with a format is not whole: frames that follow may repeat the format."""
 
@@ -98,6 +102,9 @@ class FormatReader:
             size, head_bytes, head = examined
             if not size:  # no frame: from here on nothing is looked at any more
                 self._is_off = True
+                if data[at : at + len(_PROTOCOL)] == _PROTOCOL:  # the last header
+                    self.beyond = bytes(data[at + _FRAME.size :])
+                    data, length = data[:at], at
                 at = length
                 break
             if head:
@@ -123,7 +130,9 @@ class FormatReader:
         if not (is_protocol or _FRAME.size <= size <= self._max_frame):
             return 0, 0, b""
         if is_protocol or left < _FRAME.size:
-            return (_FRAME.size, 0, b"") if left >= _FRAME.size else None
+            if left < _FRAME.size:
+                return None
+            return (0 if data[at : at + _FRAME.size] == self.last_header else _FRAME.size), 0, b""
         most = min(size, _EXAMINED_BYTES)
         text = bytes(data[at : at + most])
         try:

@@ -1,16 +1,20 @@
-"""Frames between brokers as AMQP messages: each is the one `data` section of a message that is sent settled.
+"""How frames go between brokers: as AMQP messages, or by a `FrameStream` where both ends can.
 
-What both ends of a peer channel have in common. What is in a frame is nobody's business here.
+What both ends of a peer channel have in common. As a message, each frame is its one `data` section, and is sent
+settled. What is in a frame is nobody's business here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import proton
 
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import DECODE_ERROR, MESSAGE_SIZE, TRANSFER_LIMIT, AmqpError, DecodeError
+from qpid_ha_broker.amqp.wire.engine import Engine, Sender
+from qpid_ha_broker.amqp.wire.frame_stream import MAX_FRAME_BYTES, IdleTimes
 from qpid_ha_broker.amqp.wire.sections import APPLICATION_PROPERTIES, section_at
 
 ADDRESS: Final = "$ha"
@@ -23,8 +27,6 @@ SHARED_CAPABILITY: Final = "qpid.ha-sets"
 """Desired by who opens a connection that carries sub-channels, and offered by a broker that knows what they are."""
 
 CREDIT: Final = 10_000
-MAX_FRAME_BYTES: Final = 132 * 1024 * 1024
-"""The largest frame, with room for the sections around it."""
 
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
@@ -58,6 +60,65 @@ class Channel(Protocol):
 
     def close(self, reason: str) -> None:
         """Say goodbye once all was sent; the listener is not told."""
+
+
+class FrameCarrier(Protocol):
+    """How frames leave one end of a channel. The promise: they are given to the other end's in order, and each once."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was given to `send` and waits in this process, but for what the socket has."""
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame after all others."""
+
+
+class MessageCarrier:
+    """A `FrameCarrier` by AMQP, on a link: how older releases do it, and how it is done over TLS."""
+
+    __slots__ = ("_sender",)
+
+    def __init__(self, link: proton.Link) -> None:
+        self._sender = Sender(link)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits in Proton."""
+        return self._sender.unsent_bytes
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame after all others."""
+        self._sender.send_settled(wrap(frame))
+
+
+class WaitingFrames:
+    """A `FrameCarrier` of a channel that is not open: nobody knows yet how they will go."""
+
+    __slots__ = ("_frames", "unsent_bytes")
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self.unsent_bytes = 0
+
+    def send(self, frame: bytes) -> None:
+        """Keep it for `pass_on`."""
+        self._frames.append(frame)
+        self.unsent_bytes += len(frame)
+
+    def pass_on(self, carrier: FrameCarrier) -> None:
+        """The channel is open: they go out before all that `carrier` is given."""
+        for frame in self._frames:
+            carrier.send(frame)
+
+
+def begin_stream(engine: Engine, receive: Callable[[bytes], None]) -> FrameCarrier | None:
+    """Leave AMQP at this end, which has opened its channel: `receive` gets the frames that come by the stream, and what
+    comes as messages up to there is for the links. None: one of both ends cannot."""
+    stream = engine.input.stream
+    if stream is not None:
+        own_s, others_s = engine.transport.idle_timeout or 0, engine.transport.remote_idle_timeout or 0
+        stream.begin(engine.take_output(), receive, IdleTimes(int(own_s * 1000), int(others_s * 500)))
+    return stream
 
 
 class PeerListener(Protocol):

@@ -15,6 +15,7 @@ from typing import Any, Final
 import proton
 from cproton_ffi import ffi, lib
 
+from qpid_ha_broker.amqp.wire.frame_stream import HEADER, FrameStream
 from qpid_ha_broker.amqp.wire.message_format import FormatReader
 
 _ATTACH: Final = bytes((0, 0x53, 0x12))
@@ -36,10 +37,33 @@ class PeerInput:
         """What of `_rest` is still to be pushed begins there."""
         self._answered: list[Any] = []
         """Links whose name is to be hidden before more comes."""
+        self.may_stream = False
+        """Frames of another broker may come by a `FrameStream`, if both ends say so: not over TLS, which is Proton's
+        own."""
+        self.stream: FrameStream | None = None
+        """None: what comes is AMQP to the end."""
+
+    def expect_stream(self) -> None:
+        """The other end may leave AMQP, as soon as its end of the channel is open."""
+        self.stream = FrameStream()
+        self._formats.last_header = HEADER
+
+    def expect_amqp(self) -> None:
+        """The other end speaks nothing else: the header of a stream would be no frame."""
+        self.stream = None
+        self._formats.last_header = b""
 
     def push(self, data: bytes | memoryview) -> None:
         """Bytes came. What the transport no longer takes (after an error) is dropped."""
+        stream = self.stream
+        if stream is not None:
+            if stream.is_reading:
+                stream.feed(data)
+                return
+            stream.heard()
         data = self._formats.feed(data)
+        if stream is not None and self._formats.beyond is not None:
+            stream.begin_reading(self._formats.beyond)
         if self._rest:
             self._rest, self._rest_at = self._rest[self._rest_at :] + bytes(data), 0
             return
@@ -68,6 +92,8 @@ class PeerInput:
         """Let go of all."""
         self._answered.clear()
         self._rest = b""
+        if self.stream is not None:
+            self.stream.stop()
 
     def _push(self, data: bytes) -> None:
         if self._answered:

@@ -93,6 +93,7 @@ class EngineFactory:
         transport.require_auth("ANONYMOUS" not in self._mechanisms)
         engine = Engine(transport, proton.Connection(), self._workspace)
         engine.on_fault = self._on_fault
+        engine.input.may_stream = settings.ha.frame_stream and not self.is_tls
         return engine
 
 
@@ -182,6 +183,7 @@ class PeerEngines:
             on_fault=self._on_fault,
         )
         engine.proof = proof_for(ha.username, address)
+        engine.input.may_stream = ha.frame_stream and not address.is_tls
         return engine
 
 
