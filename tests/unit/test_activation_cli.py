@@ -20,7 +20,7 @@ from qpid_ha_agent.cli.invocation import Invocation
 from qpid_ha_agent.store_sources import SourceError, facts_of_source
 from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
 from qpid_ha_broker.coordination.file import FileCoordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import StoreFacts

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qpid_ha_agent.store_sources import SourceError
     from qpid_ha_broker.coordination.changes import RecordChange
     from qpid_ha_broker.coordination.coordinator import Coordinator
-    from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.ha.cluster_record import ClusterRecord
     from qpid_ha_broker.store.facts import StoreFacts
     from qpid_ha_config.configuration import WrittenSettings
 
@@ -272,7 +272,7 @@ def _store_at(stores: Sequence[StoreFacts], source: str) -> StoreFacts:
 def _written_record(
     facts: ActivationFacts, explicit: tuple[int | None, int | None, str | None, str | None], cluster: str | None
 ) -> ClusterRecord:
-    from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
     generation, epoch, primary, members = explicit
     if generation is None or epoch is None or primary is None or members is None:
