@@ -16,7 +16,7 @@ import proton
 import proton.utils
 
 from qpid_ha_agent.login import Login
-from qpid_ha_agent.remote_control import tls_domain
+from qpid_ha_agent.remote_control import open_connection
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.events.set_names import set_name_problem
@@ -135,15 +135,8 @@ class Replay:
     def __init__(self, broker: Address, login: Login, timeout_s: float) -> None:
         self._broker = broker
         with self._explained():
-            self._connection: Any = proton.utils.BlockingConnection(
-                str(broker),
-                timeout=timeout_s,
-                user=login.user or None,
-                password=login.password if login.user else None,
-                allow_insecure_mechs=False,
-                ssl_domain=tls_domain(login) if broker.is_tls else None,
-                desired_capabilities=[proton.symbol(READS_REFUSALS)],
-            )
+            capabilities = [proton.symbol(READS_REFUSALS)]
+            self._connection = open_connection(broker, login, timeout_s, desired_capabilities=capabilities)
 
     def __enter__(self) -> Replay:
         return self

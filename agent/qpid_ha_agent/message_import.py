@@ -13,7 +13,7 @@ import proton
 import proton.utils
 
 from qpid_ha_agent.login import Login
-from qpid_ha_agent.remote_control import tls_domain
+from qpid_ha_agent.remote_control import open_connection
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.sections import DELIVERY_ANNOTATIONS, HEADER, MESSAGE_ANNOTATIONS, section_at
 from qpid_ha_broker.amqp.wire.values import value_end, value_of
@@ -83,14 +83,7 @@ class QueueImport:
     def __init__(self, broker: Address, login: Login, queue: str, timeout_s: float) -> None:
         self._broker = broker
         try:
-            self._connection = proton.utils.BlockingConnection(
-                str(broker),
-                timeout=timeout_s,
-                user=login.user or None,
-                password=login.password if login.user else None,
-                allow_insecure_mechs=False,
-                ssl_domain=tls_domain(login) if broker.is_tls else None,
-            )
+            self._connection = open_connection(broker, login, timeout_s)
             self._sender: Any = self._connection.create_sender(queue)
         except (proton.ProtonException, proton.utils.LinkDetached, OSError) as error:
             raise ImportFailed(f"cannot publish to {queue} at {broker}: {error}") from None
