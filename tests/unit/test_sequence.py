@@ -166,6 +166,17 @@ def test_one_unwanted_message_in_each_block_does_not_keep_the_others() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
+def test_ids_that_come_again_are_found_with_others_that_stayed() -> None:
+    """They are in the block behind the one in which they had been."""
+    messages, entries = filled(1, 2, 3)
+    for entry in entries[1:]:
+        messages.remove(entry)
+    messages.go_back(1)
+    messages.append(entry_of(3))
+    assert [entry.id for entry in messages.find_all([1, 3])] == [1, 3]
+
+
+@pytest.mark.usefixtures("small_blocks")
 def test_ids_that_come_again_are_found_also_by_a_browser_that_slept() -> None:
     messages, entries = filled(*range(1, 12))
     browser = Cursor(messages)

@@ -195,13 +195,15 @@ class MessageSequence:
         """Those of `ids` that are here. Ids that follow each other as in the log cost next to nothing each."""
         present: list[Entry] = []
         entries: list[Entry] = []
-        at = first_id = 0
+        at = first_id = end_id = 0
         for message_id in ids:
             at += 1
             if at >= len(entries) or entries[at].id != message_id or entries[at].body is None:
-                if not entries or not first_id <= message_id <= entries[-1].id:
+                if not first_id <= message_id < end_id:
                     block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
                     entries, first_id = block.entries, block.first_id
+                    # Not the last of its own: ids of messages that have left may have come again in the next block.
+                    end_id = NO_LIMIT if block.next is None else block.next.first_id
                 at = bisect_left(entries, message_id, key=_entry_id)
             if at < len(entries) and entries[at].id == message_id and entries[at].body is not None:
                 present.append(entries[at])
