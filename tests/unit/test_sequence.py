@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qpid_ha_broker.model.queues import sequence
 from qpid_ha_broker.model.queues.headers import MessageHeader
-from qpid_ha_broker.model.queues.sequence import Cursor, Entry, Holder, MessageSequence, SequenceBlock
+from qpid_ha_broker.model.queues.sequence import Cursor, Entry, HistoryCursor, Holder, MessageSequence, SequenceBlock
 
 SOMEBODY = Holder()
 COMMON, RARE = MessageHeader((1,), False, 4, 0, ""), MessageHeader((1,), True, 4, 0, "")
@@ -389,6 +389,10 @@ class Comparison:
             assert messages.find(picked) is entry
             assert (entry.body, entry.delivery_count) == (b"%d" % picked, self.failures.get(picked, 0))
             assert (entry.holder is SOMEBODY) == (picked in self.naive.held)
+        if picked is not None and number % 3 == 0:
+            later = [message_id for message_id in ids if message_id > picked]
+            assert [entry.id for entry in HistoryCursor(messages, picked).ahead()] == later
+            assert seen_by(HistoryCursor(messages, picked)) == later
         if number % 2:
             assert [entry.id for entry in messages] == ids
             assert [entry.id for entry in messages.newest_before(self.newest + 1, len(ids))] == ids

@@ -605,11 +605,14 @@ class HistoryCursor(Cursor):
         """The next entry that has not left, or None."""
         block, index = self._block, self._index
         while True:
-            entries = self._sequence.opened.open(block)
+            entries = block.entries
             for at in range(index, len(entries)):
                 if entries[at].body is not None:
                     self._block, self._index = block, at
                     return entries[at]
+            if block.ids:
+                self._sequence.opened.open(block)
+                continue
             following = block.next
             if following is None:
                 self._block, self._index = block, len(entries)
