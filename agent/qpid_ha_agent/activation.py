@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any, Final, NamedTuple
 
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
 from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State

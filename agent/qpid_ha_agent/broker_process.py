@@ -19,6 +19,9 @@ from typing import TypedDict
 _CREDENTIALS = struct.Struct("3i")
 _CONNECT_TIMEOUT_S = 1.0
 CHECK = "--check"
+_PROCESSES = Path("/proc")
+_START_TIME = 22 - 3
+"""Of the fields of /proc/PID/stat, behind the name: in ticks since the machine was started. Source: Linux, proc(5)."""
 
 
 class BrokerProcessError(Exception):
@@ -167,26 +170,32 @@ def find_pid(control_socket: Path) -> int:
 
     Numbers in files go stale and are given to other programs; what a process was started with does not.
     """
-    import psutil
-
-    wanted = ["--control-socket", os.fspath(control_socket)]
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if CHECK in words:  # it only looks at the configuration
+    wanted = [b"--control-socket", os.fsencode(control_socket)]
+    for pid in sorted(int(path.name) for path in _PROCESSES.iterdir() if path.name.isdecimal()):
+        words = _command_line(pid)
+        if os.fsencode(CHECK) in words:  # it only looks at the configuration
             continue
         if any(words[at : at + 2] == wanted for at in range(len(words) - 1)):
-            return int(process.pid)
+            return pid
     return 0
+
+
+def _command_line(pid: int) -> list[bytes]:
+    """What the process was started with; empty when it is gone, or we may not know. Source: Linux, proc(5)."""
+    try:
+        return (_PROCESSES / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def age_s(pid: int) -> float:
     """How long ago the process was started; 0 when it is gone."""
-    import psutil
-
     try:
-        return max(0.0, time.time() - psutil.Process(pid).create_time())
-    except psutil.Error:
+        behind_name = (_PROCESSES / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
         return 0.0
+    started_s = int(behind_name[_START_TIME]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
 
 class _Identity(TypedDict, total=False):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from qpid_ha_broker.ha.states import State
 
 if TYPE_CHECKING:
-    from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 MOST = 0.5
 """Of a silence."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.coordination.moved import Pointer, decode_pointer, encode_pointer
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 ATTEMPTS = 50
 """Of exchanging a record that changes all the time."""

@@ -19,7 +19,7 @@ from qpid_ha_agent.planned_restart import RESTART_NOTE
 from qpid_ha_agent.tenure import LeaseWatch
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, PauseView
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 TIMEOUT_S = 2.0
 

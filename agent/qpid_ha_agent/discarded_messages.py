@@ -16,7 +16,7 @@ import proton
 import proton.utils
 
 from qpid_ha_agent.login import Login
-from qpid_ha_agent.remote_control import logged_in
+from qpid_ha_agent.remote_control import open_connection
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.events.set_names import set_name_problem
@@ -135,8 +135,8 @@ class Replay:
     def __init__(self, broker: Address, login: Login, timeout_s: float) -> None:
         self._broker = broker
         with self._explained():
-            wanted = [proton.symbol(READS_REFUSALS)]
-            self._connection = logged_in(broker, login, timeout_s, desired_capabilities=wanted)
+            capabilities = [proton.symbol(READS_REFUSALS)]
+            self._connection = open_connection(broker, login, timeout_s, desired_capabilities=capabilities)
 
     def __enter__(self) -> Replay:
         return self

@@ -13,7 +13,7 @@ import proton
 import proton.utils
 
 from qpid_ha_agent.login import Login
-from qpid_ha_agent.remote_control import logged_in
+from qpid_ha_agent.remote_control import open_connection
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.sections import DELIVERY_ANNOTATIONS, HEADER, MESSAGE_ANNOTATIONS, section_at
 from qpid_ha_broker.amqp.wire.values import value_end, value_of
@@ -83,7 +83,7 @@ class QueueImport:
     def __init__(self, broker: Address, login: Login, queue: str, timeout_s: float) -> None:
         self._broker = broker
         try:
-            self._connection = logged_in(broker, login, timeout_s)
+            self._connection = open_connection(broker, login, timeout_s)
             self._sender: Any = self._connection.create_sender(queue)
         except (proton.ProtonException, proton.utils.LinkDetached, OSError) as error:
             raise ImportFailed(f"cannot publish to {queue} at {broker}: {error}") from None

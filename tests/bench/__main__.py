@@ -54,6 +54,7 @@ MEASURES: Mapping[str, Measure] = {
     "both": throughput.measure_both,
     "latency": latency.measure_latency,
     "memory": capacity.measure_memory,
+    "idle": capacity.measure_idle,
     "queues": capacity.measure_queues,
     "connections": capacity.measure_connections,
     "start": capacity.measure_start,

@@ -9,11 +9,14 @@ from contextlib import ExitStack
 from bench.figures import Measurement
 from bench.latency import PERCENTILES, Pace, percentile
 from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
+from bench.replication import fresh_cluster
 from bench.scenario import Scenario, create_queues, fresh_broker
 from bench.throughput import QUEUE, WINDOW, check_depth, message, publish
 from bench.usage import Work, resident_bytes
 
 MB = 1_000_000
+MIB = 2**20
+WHOLE_TIMEOUT_S = 60.0
 SMALL_BUFFER_BYTES = 4096
 DESCRIPTORS_BESIDE = 200
 """Files that a process needs apart from its connections."""
@@ -36,6 +39,17 @@ def measure_memory(scenario: Scenario) -> Iterator[Measurement]:
     )
     note = f"{len(payload)} B as sent"
     yield Measurement("memory_per_message", "memory for a 100 B message, all", each, "B", note)
+
+
+def measure_idle(scenario: Scenario) -> Iterator[Measurement]:
+    """Three brokers without a queue and their agents, once the cluster is whole."""
+    with fresh_cluster(agents=True) as cluster:
+        cluster.wait_whole(WHOLE_TIMEOUT_S)
+        pids = [broker.processes() for broker in cluster.brokers]
+        agents = sum(resident_bytes(agent) for agent, *_ in pids) / MIB
+        brokers = sum(resident_bytes(pid) for _, *ours in pids for pid in ours) / MIB
+    note = f"brokers {brokers:.0f}, agents {agents:.0f} MiB"
+    yield Measurement("idle_memory", "three empty brokers and their agents, resident", brokers + agents, "MiB", note)
 
 
 def measure_queues(scenario: Scenario) -> Iterator[Measurement]:

@@ -26,7 +26,7 @@ from bench.throughput import QUEUE
 from bench.usage import Work
 from coordinator_ensembles import ENSEMBLES, Ensemble
 from qpid_ha_broker.coordination.registry import open_coordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.settings import CoordinatorSettings
 from qpid_ha_demo.cluster import LocalBroker

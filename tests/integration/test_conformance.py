@@ -16,7 +16,7 @@ import broken_coordinators
 from broken_coordinators import BROKEN, DirectoryFaults, ServerFaults
 from etcd_ensemble import EtcdEnsemble
 from qpid_ha_broker.coordination.file import FileCoordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble
 
 SUITE = "qpid_ha_broker.coordination.conformance"

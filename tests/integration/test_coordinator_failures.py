@@ -20,7 +20,7 @@ from cluster_on_machines import ClusterOnMachines
 from failover_load import FailoverLoad
 from network_namespaces import why_not_here
 from qpid_ha_broker.coordination.registry import open_coordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.settings import CoordinatorSettings
 from qpid_ha_demo.cluster import LocalBroker

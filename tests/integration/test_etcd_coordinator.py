@@ -22,7 +22,7 @@ from limits import LIMIT_S
 from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.etcd_gateway import Change, EtcdGateway, KeyValue
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from running_agent import wait_until
 

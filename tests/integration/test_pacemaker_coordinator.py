@@ -23,7 +23,7 @@ from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord, dec
 from qpid_ha_broker.coordination.coordinator import LONGEST_NOTE_BYTES, CoordinatorError
 from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
 from qpid_ha_broker.coordination.registry import open_coordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.settings import CoordinatorSettings

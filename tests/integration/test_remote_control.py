@@ -201,3 +201,12 @@ def test_a_backup_with_a_wrong_password_says_so_in_its_status(tmp_path: Path, us
         assert "amqp:unauthorized-access" in forced.stderr
         seen = qpid_ha("status", "--all", "-b", str(cluster.broker(1).control_socket))
         assert f"{cluster.urls[0]} is there and refuses this broker: amqp:unauthorized-access" in seen.stderr
+
+
+def test_a_connection_without_tls_prepares_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proton would make two domains for each, which read all certificate authorities of the machine."""
+    made = list[object]()
+    monkeypatch.setattr(proton._reactor, "SSLDomain", lambda *arguments: made.append(arguments))
+    with RunningBroker() as broker, closing(RemoteControlClient(address_of(broker))) as client:
+        assert client.call("query")
+    assert made == []

@@ -17,7 +17,7 @@ from proton import Message
 from blocking_client import BlockingClient, bodies
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.coordination.file import FileCoordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.layout import segment_path

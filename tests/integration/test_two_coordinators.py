@@ -9,7 +9,7 @@ import pytest
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.coordination.identity import IDENTITY_NOTE
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from running_cluster import RunningCluster
 
 

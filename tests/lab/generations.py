@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lab.cluster import Cluster, NotInTime
 from qpid_ha_broker.coordination.cib_record import decode
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 _QUERY: Final = ("crm_attribute", "--type", "crm_config", "--set-name", "qpid-ha", "--name", "record", "--query")
 _VALUE: Final = re.compile(r"value=(\S+)")

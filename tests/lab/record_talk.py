@@ -19,7 +19,7 @@ from typing import Any
 
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.pacemaker import PacemakerCoordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 PAUSE_S = 0.2
 

@@ -16,7 +16,7 @@ from lab.cluster import Cluster
 from lab.generations import history, record, wait_agreed
 from lab.load import Load
 from lab.plan import AMQP_PORT, SERVICE_URL
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 Cut = Callable[[Cluster, str], None]
 REST_LIMIT_S = 120.0

@@ -24,7 +24,8 @@ from qpid_ha_agent.runner import (
     STEPS_AT_ONCE,
 )
 from qpid_ha_agent.tenure import LeaseWatch, Tenure
-from qpid_ha_broker.ha.effects import ClusterRecord, DemoteAsked, PromoteAsked, SwitchoverAsked
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import DemoteAsked, PromoteAsked, SwitchoverAsked
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.settings import ActivationSettings

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sets.resources import Resources
@@ -82,10 +83,10 @@ class RecordInMap:
         self._set_name = set_name
 
     @property
-    def record(self) -> fx.ClusterRecord:
+    def record(self) -> ClusterRecord:
         primary = self._default.primary
         entry = None if primary is None else primary.resources.catalog.map.sets.get(self._set_name)
-        return fx.ClusterRecord() if entry is None else fx.ClusterRecord(*entry.record[1:])
+        return ClusterRecord() if entry is None else ClusterRecord(*entry.record[1:])
 
 
 class ControlledSet(PlacedSet):

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.settings import BrokerSettings
 from simulation.brokers_machine import Surroundings

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from member_harness import MemberHarness, StoreRequest
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Topic, Welcome
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.roles import Candidate, Following
@@ -129,8 +130,8 @@ class Records(Protocol):
     def write(
         self,
         number: int,
-        expected: fx.ClusterRecord,
-        wanted: fx.ClusterRecord,
+        expected: ClusterRecord,
+        wanted: ClusterRecord,
         reply: Callable[[fx.RecordWritten], None],
         asker: str = "",
     ) -> None:
@@ -490,7 +491,7 @@ class Node(MemberHarness):
         is_backup = isinstance(self.member.role, Following)
         self._world.register.read(number, self._reply(), self.name, is_backup=is_backup)
 
-    def write_record(self, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
+    def write_record(self, number: int, expected: ClusterRecord, wanted: ClusterRecord) -> None:
         self._world.register.write(number, expected, wanted, self._reply(), self.name)
 
     def give_to_store(self, request: StoreRequest) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from simulation.network import Network
@@ -177,7 +178,7 @@ class ToldRegister(Register):
 
     changed: Callable[[], None]
 
-    def _set(self, record: fx.ClusterRecord) -> None:
+    def _set(self, record: ClusterRecord) -> None:
         super()._set(record)
         self.changed()
 

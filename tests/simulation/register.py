@@ -7,7 +7,8 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable
 
-from qpid_ha_broker.ha.effects import ClusterRecord, RecordRead, RecordWritten
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import RecordRead, RecordWritten
 from simulation.virtual_time import Schedule
 
 LIMIT_S = 2.0

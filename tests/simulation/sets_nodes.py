@@ -22,6 +22,7 @@ from qpid_ha_broker.cluster.messages import (
 from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.record_keeper import controller_of
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
@@ -81,8 +82,8 @@ class SetRecordsOfController:
     def write(
         self,
         number: int,
-        expected: fx.ClusterRecord,
-        wanted: fx.ClusterRecord,
+        expected: ClusterRecord,
+        wanted: ClusterRecord,
         reply: Callable[[fx.RecordWritten], None],
         asker: str = "",
     ) -> None:
@@ -108,8 +109,8 @@ class SetRecordsOfController:
         self._world.after(RECORD_LIMIT_S if was_sent else NO_CONTROLLER_S, lambda: answered(None))
 
 
-def _record(answer: AnswerRecord | None) -> fx.ClusterRecord | None:
-    return None if answer is None or answer.record is None else fx.ClusterRecord(*answer.record[1:])
+def _record(answer: AnswerRecord | None) -> ClusterRecord | None:
+    return None if answer is None or answer.record is None else ClusterRecord(*answer.record[1:])
 
 
 class SimulatedSet:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.effects import (
     Ask,
-    ClusterRecord,
     FrameReceived,
     Input,
     LinkLost,

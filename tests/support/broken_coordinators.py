@@ -17,7 +17,7 @@ from pathlib import Path
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError
 from qpid_ha_broker.coordination.file import FileCoordinator, Lock
 from qpid_ha_broker.coordination.record import encode_record
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.settings import CoordinatorSettings
 from stopped_processes import stop_processes
 

@@ -36,6 +36,7 @@ from collections.abc import Callable
 from functools import partial
 
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from traced_cluster import TracedCluster
 
 INDENT = "    "
@@ -193,7 +194,7 @@ class Story:
             case ["mute" | "heard" as state]:
                 cluster.answers_get_lost = state == "mute"
             case ["loses", "the", "record"]:
-                cluster.record = fx.ClusterRecord()
+                cluster.record = ClusterRecord()
             case _:
                 raise StoryError("see the list of commands")
 

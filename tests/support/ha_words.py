@@ -13,6 +13,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 RESYNC = {fr.Resync.TAIL: "the tail of the stream follows", fr.Resync.DIFF: "compare"}
 STORES = {
@@ -74,7 +75,7 @@ def lsns(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
 
 
-def record_words(record: fx.ClusterRecord | None) -> str:
+def record_words(record: ClusterRecord | None) -> str:
     """What a coordinator holds; None: it was not heard."""
     if record is None:
         return "cannot be reached"

@@ -10,6 +10,7 @@ from cluster_in_process import PATIENCE_S, InProcessCluster, eventually
 from model_support import message
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
 from qpid_ha_broker.server.peers.record_requests import RecordAnswer
@@ -22,20 +23,20 @@ class RecordsInOnePlace:
     """The records of all sets: compare-and-set, answered a round of the loop later."""
 
     def __init__(self) -> None:
-        self.records: dict[str, fx.ClusterRecord] = {}
+        self.records: dict[str, ClusterRecord] = {}
 
     def read_record(self, set_name: str, answer: Callable[[RecordAnswer], None]) -> None:
-        record = self.records.get(set_name, fx.ClusterRecord())
+        record = self.records.get(set_name, ClusterRecord())
         asyncio.get_running_loop().call_soon(answer, RecordAnswer(False, record))
 
     def write_record(
         self,
         set_name: str,
-        expected: fx.ClusterRecord,
-        wanted: fx.ClusterRecord,
+        expected: ClusterRecord,
+        wanted: ClusterRecord,
         answer: Callable[[RecordAnswer], None],
     ) -> None:
-        written = self.records.get(set_name, fx.ClusterRecord()) == expected
+        written = self.records.get(set_name, ClusterRecord()) == expected
         if written:
             self.records[set_name] = wanted
         asyncio.get_running_loop().call_soon(answer, RecordAnswer(written, self.records.get(set_name)))
@@ -50,8 +51,8 @@ class NoRecords:
     def write_record(
         self,
         set_name: str,
-        expected: fx.ClusterRecord,
-        wanted: fx.ClusterRecord,
+        expected: ClusterRecord,
+        wanted: ClusterRecord,
         answer: Callable[[RecordAnswer], None],
     ) -> None:
         self.read_record(set_name, answer)

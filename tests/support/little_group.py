@@ -13,7 +13,7 @@ from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GroupFrame, decode_batch
 from qpid_ha_broker.group.serving import GroupServing
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.resources import Resources

@@ -13,7 +13,7 @@ from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import decode_batch
 from qpid_ha_broker.group.serving import GroupServing
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.model.sets.grouped import Grouped
 from several_sets import ClusterDirectory
 

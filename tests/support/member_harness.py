@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import Frame
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
@@ -139,7 +140,7 @@ class MemberHarness(ProcessClocks):
     def read_record(self, number: int) -> None:
         """See `ReadRecord`."""
 
-    def write_record(self, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
+    def write_record(self, number: int, expected: ClusterRecord, wanted: ClusterRecord) -> None:
         """See `WriteRecord`."""
 
     def give_to_store(self, request: StoreRequest) -> None:

@@ -19,7 +19,7 @@ from qpid_ha_agent.broker_process import find_pid
 from qpid_ha_agent.service import Service
 from qpid_ha_broker.coordination.file import RECORD_FILE
 from qpid_ha_broker.coordination.record import encode_record
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 
 class ScriptedBroker:

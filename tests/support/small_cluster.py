@@ -12,6 +12,7 @@ from member_harness import MemberHarness
 from model_support import NOW_MS, TextReader, message
 from qpid_ha_broker.events.types import EVERYTHING
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, Frame
 from qpid_ha_broker.ha.link_ends import LinkEnd, end_of
 from qpid_ha_broker.ha.replica import Restored
@@ -132,7 +133,7 @@ class Node(MemberHarness):
         record = self.cluster.record if self.cluster.record_is_reachable else None
         self.feed(fx.RecordRead(number, record, "" if record else "unreachable"))
 
-    def write_record(self, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
+    def write_record(self, number: int, expected: ClusterRecord, wanted: ClusterRecord) -> None:
         self.cluster.write_record(self, number, expected, wanted)
 
     def note_state(self, change: fx.StateChanged) -> None:
@@ -208,7 +209,7 @@ class SmallCluster:
     def __init__(self, *names: str, **settings: object) -> None:
         self.now_s = 1000.0
         self.nodes: dict[str, Node] = {}
-        self.record: fx.ClusterRecord | None = fx.ClusterRecord() if settings.get("has_coordinator") else None
+        self.record: ClusterRecord | None = ClusterRecord() if settings.get("has_coordinator") else None
         self.record_is_reachable = True
         self.record_answers: deque[tuple[Node, fx.RecordWritten]] | None = None
         """A queue in the way of the coordinator's answers to writes; None: they come at once."""
@@ -438,7 +439,7 @@ class SmallCluster:
             if (name, number) in self._rounds and self.now_s >= deadline_s:
                 self._close_round(self.nodes[name], number)
 
-    def write_record(self, node: Node, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
+    def write_record(self, node: Node, number: int, expected: ClusterRecord, wanted: ClusterRecord) -> None:
         """Compare and set."""
         if not self.record_is_reachable:
             node.feed(fx.RecordWritten(number, False, None, "unreachable"))

@@ -19,6 +19,7 @@ from member_harness import StoreRequest
 from model_support import NOW_MS, message
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.link_ends import LinkEnd, end_of
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -542,7 +543,7 @@ class TracedCluster(SmallCluster):
 
     # --- the coordinator
 
-    def write_record(self, node: Node, number: int, expected: fx.ClusterRecord, wanted: fx.ClusterRecord) -> None:
+    def write_record(self, node: Node, number: int, expected: ClusterRecord, wanted: ClusterRecord) -> None:
         """Its answer may get lost."""
         if self.answers_get_lost and self.record_is_reachable:
             if self.record == expected:

@@ -18,7 +18,7 @@ from qpid_ha_agent.activation import (
 )
 from qpid_ha_broker.coordination.changes import LONGEST_BYTES, MOST_CHANGES, RecordChange, read_changes, with_change
 from qpid_ha_broker.coordination.coordinator import LONGEST_NOTE_BYTES
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import GenerationEntry, StoreOrigin
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import Integrity, StoreFacts

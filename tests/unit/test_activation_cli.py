@@ -20,11 +20,12 @@ from qpid_ha_agent.cli.invocation import Invocation
 from qpid_ha_agent.store_sources import SourceError, facts_of_source
 from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
 from qpid_ha_broker.coordination.file import FileCoordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_broker.store.files import LocalDisk
+from qpid_ha_broker.store.inspection import Progress, examine
 from store_writing import CLUSTER, StoreWriter, message, opening
 
 MEMBERS = ("node1", "node2", "node3")
@@ -276,3 +277,18 @@ def test_a_coordinator_that_is_away_or_damaged_or_none_is_said(site: Site) -> No
     site.configure({"data-dir": str(site.stores[0])}, coordinator="none")
     assert site.listed(*site.stores)[1]["may_lead"] == ["node2"]
     assert "qpid-ha promote --force" in site.run("set", "--from-store", site.stores[1]).stderr
+
+
+def test_the_stores_of_other_sets_are_not_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of those sets are in the log of `default`; a machine may have hundreds of them."""
+    for number in range(3):
+        site.make_store(f"node{number + 1}", 4, set_name="orders")
+    read = list[str]()
+
+    def note(disk: LocalDisk, where: str, progress: Progress, *, is_running: bool) -> StoreFacts:
+        read.append(Path(where).name)
+        return examine(disk, where, progress, is_running=is_running)
+
+    monkeypatch.setattr(store_sources, "examine", note)
+    site.run("list", *site.stores)
+    assert read == ["default"] * 3

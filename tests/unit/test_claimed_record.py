@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.states import State
 from small_cluster import Node, SmallCluster, three
 
@@ -22,7 +23,7 @@ def records_of_a_promotion() -> tuple[SmallCluster, deque[tuple[Node, fx.RecordW
     return cluster, answers
 
 
-def record_of(cluster: SmallCluster) -> fx.ClusterRecord:
+def record_of(cluster: SmallCluster) -> ClusterRecord:
     assert cluster.record is not None
     return cluster.record
 

@@ -15,7 +15,7 @@ from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.file import FileCoordinator, Lock
 from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.coordination.registry import BUILT_IN, Implementation, open_coordinator, open_place
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import ENTRY_POINT_GROUP, CoordinatorUrl
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.settings import CoordinatorSettings

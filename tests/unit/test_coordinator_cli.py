@@ -13,7 +13,7 @@ from broken_coordinators import install
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.coordination.identity import identity_of
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import installed_schemes
 
 EMPTY = ClusterRecord()

@@ -43,7 +43,7 @@ from qpid_ha_agent.diagnosis.findings import KINDS, Severity, table_in_markdown
 from qpid_ha_agent.diagnosis.gathering import Gathered
 from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.group.effects import GroupRole
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.store.facts import Integrity, StoreFacts
 from typed_commands import parse
 

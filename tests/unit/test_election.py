@@ -32,7 +32,7 @@ from qpid_ha_agent.pacemaker.scores import (
     position_of,
 )
 from qpid_ha_agent.sight import Life, Sight
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
 from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 from qpid_ha_broker.ha.verdict import Accept, PromotionEvidence, judge

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.effects import ClusterRecord, SilentPeer
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import SilentPeer
 from qpid_ha_broker.ha.frames import Answer
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import Accept, PromotionEvidence, Refusal, judge

@@ -14,7 +14,7 @@ from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.frames import GroupFrame, decode_batch
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.member import GroupMember
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frame_codec import encode as encode_shown
 from qpid_ha_broker.ha.objects import objects_frame
 from qpid_ha_broker.model.sets.resource_set import ResourceSets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qpid_ha_broker.group.frames import AdmissionAsked, EpochBegun
 from qpid_ha_broker.group.lineage import Lineage
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 
 def record(epoch: int, *members: str, claimed: bool = False) -> ClusterRecord:

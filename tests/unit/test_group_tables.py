@@ -14,7 +14,7 @@ from qpid_ha_broker.group.deliveries import FRAMES, Deliveries, RoleCells
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import decode_batch, encode_batch, encode_frame
 from qpid_ha_broker.group.member import INPUTS, GroupMember
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import FrameError, GenerationEntry
 
 RECORD = ClusterRecord("uuid", 7, "a", 7, ("a", "b"), False)

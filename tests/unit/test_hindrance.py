@@ -12,7 +12,7 @@ from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
 from qpid_ha_agent.pacemaker.election import NEVER
 from qpid_ha_agent.pacemaker.hindrance import LOADING, TOLD_AFTER_S, Hindrance
 from qpid_ha_agent.sight import Life, Sight
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 RECORD = ClusterRecord("c", 2, "n2", 6, ("n1", "n2"))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, ClusterRecord, CoordinatorSeen, PromoteAsked
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, CoordinatorSeen, PromoteAsked
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
 from qpid_ha_broker.ha.lost_record import may_be_written_anew
 from qpid_ha_broker.ha.record_keeper import controller_of

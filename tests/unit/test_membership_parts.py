@@ -19,7 +19,8 @@ from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.none import NoCoordinator
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
-from qpid_ha_broker.ha.effects import ClientsEnded, ClusterRecord, CoordinatorSeen, EndClients, Input
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import ClientsEnded, CoordinatorSeen, EndClients, Input
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.server.clients.set_clients import SetClients
 from qpid_ha_broker.server.controller.cluster_events import QUEUE_LENGTH, ClusterEvents

@@ -13,7 +13,7 @@ from qpid_ha_agent.coordinator_migration import CannotMigrate, Place, migrate
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.moved import decode_pointer, encode_pointer
 from qpid_ha_broker.coordination.registry import open_coordinator, open_place
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.settings import CoordinatorSettings
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, ClusterRecord, CoordinatorSeen
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, CoordinatorSeen
 from qpid_ha_broker.ha.frame_codec import encode
 from qpid_ha_broker.ha.frames import WITH_CLOCK, WITH_IDENTITY, Answer, Frame, Question, Topic
 from qpid_ha_broker.ha.other_coordinators import least_in_sync, why_not_beside

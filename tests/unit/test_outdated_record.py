@@ -10,7 +10,7 @@ from collections import deque
 import pytest
 
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.states import State

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import qpid_ha_broker.ha
-from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import record_keeper
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.record_keeper import COORDINATOR, controller_of
 from small_cluster import SmallCluster, three
 
@@ -60,6 +60,6 @@ def test_a_candidate_that_cannot_reach_the_record_says_that_it_is_the_controller
 
 def test_a_primary_whose_record_is_of_another_set_of_its_name_says_so() -> None:
     cluster = set_of_three()
-    cluster.record = fx.ClusterRecord("another", 1, "z", 1, ("z",))
+    cluster.record = ClusterRecord("another", 1, "z", 1, ("z",))
     cluster.wait(12.0)
     assert "the cluster map has another set orders (another)" in cluster["a"].member.status.problem

@@ -23,6 +23,7 @@ from qpid_ha_broker.events.types import (
 )
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.link_ends import end_of
 from qpid_ha_broker.ha.member import Member
@@ -197,8 +198,8 @@ def test_beside_a_coordinator_the_others_are_waited_for_only_if_their_stores_cou
 
 
 COORDINATED = replace(SETTINGS, has_coordinator=True)
-LED_BY_B = fx.ClusterRecord("uuid", 1, "b", 1, ("a", "b", "c"))
-LED_BY_A = fx.ClusterRecord("uuid", 2, "a", 2, ("a",))
+LED_BY_B = ClusterRecord("uuid", 1, "b", 1, ("a", "b", "c"))
+LED_BY_A = ClusterRecord("uuid", 2, "a", 2, ("a",))
 
 
 Greeting = tuple[tuple[int, ...], bool]
@@ -292,7 +293,7 @@ class Waking(MemberHarness):
             self.apply(fx.LinkLost(self._link, said, end_of(said)))
         return greetings
 
-    def read(self, record: fx.ClusterRecord | None) -> None:
+    def read(self, record: ClusterRecord | None) -> None:
         """The coordinator answers; None: it cannot be reached."""
         assert self.asked
         self.apply(fx.RecordRead(self.asked, record, "" if record else "unreachable"))

@@ -28,7 +28,7 @@ from qpid_ha_agent.run_settings import read_run_settings
 from qpid_ha_agent.tenure import LeaseWatch, Refusals, Tenure
 from qpid_ha_broker.coordination.coordinator import CoordinatorError, Lease
 from qpid_ha_broker.coordination.file import Lock
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import ConfigError

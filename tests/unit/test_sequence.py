@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from qpid_ha_broker.model.queues import sequence
 from qpid_ha_broker.model.queues.headers import MessageHeader
-from qpid_ha_broker.model.queues.sequence import Cursor, Entry, Holder, MessageSequence, SequenceBlock
+from qpid_ha_broker.model.queues.sequence import Cursor, Entry, HistoryCursor, Holder, MessageSequence, SequenceBlock
 
 SOMEBODY = Holder()
+COMMON, RARE = MessageHeader((1,), False, 4, 0, ""), MessageHeader((1,), True, 4, 0, "")
 
 
 def entry_of(message_id: int) -> Entry:
@@ -166,6 +167,17 @@ def test_one_unwanted_message_in_each_block_does_not_keep_the_others() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
+def test_ids_that_come_again_are_found_with_others_that_stayed() -> None:
+    """They are in the block behind the one in which they had been."""
+    messages, entries = filled(1, 2, 3)
+    for entry in entries[1:]:
+        messages.remove(entry)
+    messages.go_back(1)
+    messages.append(entry_of(3))
+    assert [entry.id for entry in messages.find_all([1, 3])] == [1, 3]
+
+
+@pytest.mark.usefixtures("small_blocks")
 def test_ids_that_come_again_are_found_also_by_a_browser_that_slept() -> None:
     messages, entries = filled(*range(1, 12))
     browser = Cursor(messages)
@@ -185,6 +197,61 @@ def test_ids_that_come_again_are_found_also_by_a_browser_that_slept() -> None:
     assert seen_by(browser) == [3, 5]
 
 
+def plain(count: int) -> MessageSequence:
+    """As many messages of which nobody has an entry, alike but for each hundredth."""
+    messages = MessageSequence()
+    for message_id in range(1, count + 1):
+        messages.append_plain(message_id, RARE if message_id % 100 == 0 else COMMON, b"%d" % message_id)
+    return messages
+
+
+def test_a_message_at_rest_has_no_entry_and_one_header_with_others() -> None:
+    messages = plain(20 * 512)
+    assert distinct_entries(messages) == 0
+    assert messages.newest_id(5000) == 5000
+    assert messages.id_ahead(100, 3000) == 3100
+    assert messages.after(700)[0].first_id == 513
+    assert distinct_entries(messages) == 0, "ids are known without"
+    alike = MessageSequence()
+    for message_id in range(1, 2 * 512 + 1):
+        alike.append_plain(message_id, COMMON, b"")
+    assert [len(block.headers) for block in blocks_of(alike)] == [1, 512]
+
+
+def test_who_looks_through_all_leaves_few_entries_behind_and_sees_what_came() -> None:
+    messages = plain(40 * 512)
+    cursor = Cursor(messages)
+    for message_id in range(1, 40 * 512 + 1):
+        entry = cursor.peek()
+        assert entry is not None
+        header = RARE if message_id % 100 == 0 else COMMON
+        assert (entry.id, entry.header, entry.body) == (message_id, header, b"%d" % message_id)
+        cursor.skip()
+    assert distinct_entries(messages) <= (sequence.OPENED_LENGTH + 1) * 512
+    assert [entry.id for entry in messages] == list(range(1, 40 * 512 + 1))
+    assert distinct_entries(messages) <= (sequence.OPENED_LENGTH + 1) * 512
+
+
+def test_an_entry_that_somebody_refers_to_or_that_has_a_history_stays_the_only_one() -> None:
+    messages = plain(40 * 512)
+    kept, held, returned = (messages.find(at * 512 + 7) for at in (1, 10, 20))
+    assert kept is not None
+    assert held is not None
+    assert returned is not None
+    held.holder, returned.delivery_count = SOMEBODY, 3
+    ids = held.id, returned.id
+    del held, returned
+    assert len(list(messages)) == len(seen_by(Cursor(messages))) + 1 == 40 * 512
+    again = [messages.find(message_id) for message_id in (kept.id, *ids)]
+    assert again[0] is kept
+    assert [(entry.holder, entry.delivery_count) for entry in again if entry is not None] == [
+        (None, 0), (SOMEBODY, 0), (None, 3)
+    ]  # fmt: skip
+    messages.remove(kept)
+    assert messages.find(kept.id) is None
+    assert len(messages) == 40 * 512 - 1
+
+
 class NaiveSequence:
     """The same as one list that is never tidied up. Cursors hold what they have seen."""
 
@@ -197,7 +264,10 @@ class NaiveSequence:
         return next((i for i in self.ids if i >= self.places[cursor] and i not in self.held), None)
 
 
-KINDS = "append", "append", "append", "look", "take", "release", "remove", "remove", "remove first", "go back"
+KINDS = (
+    *("append", "plain", "plain", "plain", "plain", "look", "find", "keep", "take", "release"),
+    *("remove", "remove", "remove first", "go back"),
+)
 
 operations = st.lists(
     st.tuples(
@@ -218,63 +288,119 @@ def test_it_behaves_like_a_list_that_is_never_tidied_up(
         patch.setattr(sequence, "BLOCK_LENGTH", block_length)
         patch.setattr(sequence, "SEAL_LENGTH", seal_length)
         patch.setattr(sequence, "THIN_LENGTH", thin_length)
+        patch.setattr(sequence, "OPENED_LENGTH", 1)
         _compare(steps)
 
 
 def _compare(steps: list[tuple[str, int, int]]) -> None:
-    # 120 messages come and go first, so that dead blocks are forgotten early on; one cursor slept meanwhile.
-    messages, entries = filled(*range(1, 121))
-    naive = NaiveSequence()
-    cursors = [Cursor(messages) for _ in range(3)]
-    for entry in entries:
-        messages.remove(entry)
-    there: dict[int, Entry] = {}
-    next_id = 200
-    ids = naive.ids
+    comparison = Comparison()
     for kind, which, number in steps:
-        cursor = cursors[which]
-        picked = ids[number % len(ids)] if ids else None
-        if kind == "append":
-            next_id += 1 + number % 3
-            there[next_id] = entry_of(next_id)
-            messages.append(there[next_id])
-            ids.append(next_id)
+        comparison.step(kind, which, number)
+        comparison.check(number)
+    comparison.check_cursors()
+
+
+class Comparison:
+    """Both, and who refers to which entry."""
+
+    def __init__(self) -> None:
+        # 120 messages come and go first, so that dead blocks are forgotten early on; one cursor slept meanwhile.
+        self.messages, entries = filled(*range(1, 121))
+        self.naive = NaiveSequence()
+        self.cursors = [Cursor(self.messages) for _ in range(3)]
+        for entry in entries:
+            self.messages.remove(entry)
+        self.kept: dict[int, Entry] = {}
+        """Entries that somebody refers to."""
+        self.failures: dict[int, int] = {}
+        self.newest = 200
+
+    def entry_at(self, message_id: int) -> Entry:
+        entry = self.kept.get(message_id) or self.messages.find(message_id)
+        assert entry is not None
+        return entry
+
+    def picked(self, number: int) -> int | None:
+        return self.naive.ids[number % len(self.naive.ids)] if self.naive.ids else None
+
+    def step(self, kind: str, which: int, number: int) -> None:
+        naive, picked = self.naive, self.picked(number)
+        if kind in ("append", "plain"):
+            self.append(kind, number)
         elif kind in ("look", "take"):
-            found = cursor.peek()
-            expected = naive.peek(which)
-            assert (found.id if found else None) == expected
-            if found is not None:
-                cursor.skip()
-                naive.places[which] = found.id + 1
-                if kind == "take":
-                    found.holder = SOMEBODY
-                    naive.held.add(found.id)
+            self.look(which, takes=kind == "take")
+        elif kind == "keep" and picked is not None:
+            self.kept[picked] = self.entry_at(picked)
         elif kind == "release" and naive.held:
-            back = sorted(naive.held)[number % len(naive.held)]
-            naive.held.remove(back)
-            release(there[back], *cursors)
-            naive.places = [min(place, back) for place in naive.places]
+            self.release(sorted(naive.held)[number % len(naive.held)], number)
         elif kind.startswith("remove") and picked is not None:
-            leaving = ids[0] if kind == "remove first" else picked
-            messages.remove(there.pop(leaving))
-            ids.remove(leaving)
-            naive.held.discard(leaving)
+            self.remove(naive.ids[0] if kind == "remove first" else picked)
         elif kind == "go back":
-            next_id = picked if picked is not None else max(0, next_id - number % 100)
-            for leaving in [each for each in ids if each > next_id]:
-                messages.remove(there.pop(leaving))
-                ids.remove(leaving)
-                naive.held.discard(leaving)
-            messages.go_back(next_id)
-            for each in cursors:
-                each.restart()
+            self.newest = picked if picked is not None else max(0, self.newest - number % 100)
+            for leaving in [message_id for message_id in naive.ids if message_id > self.newest]:
+                self.remove(leaving)
+            self.messages.go_back(self.newest)
+            for cursor in self.cursors:
+                cursor.restart()
             naive.places = [0, 0, 0]
-        assert [entry.id for entry in messages] == ids
-        assert [entry.id for entry in messages.newest_before(next_id + 1, len(ids))] == ids
-        assert messages.newest_id(next_id) == (ids[-1] if ids else 0)
+
+    def append(self, kind: str, number: int) -> None:
+        self.newest += 1 + number % 3
+        if kind == "append":
+            self.kept[self.newest] = entry_of(self.newest)
+            self.messages.append(self.kept[self.newest])
+        else:
+            self.messages.append_plain(self.newest, RARE if number % 5 == 0 else COMMON, b"%d" % self.newest)
+        self.naive.ids.append(self.newest)
+
+    def look(self, which: int, *, takes: bool) -> None:
+        entry, expected = self.cursors[which].peek(), self.naive.peek(which)
+        assert (entry.id if entry else None) == expected
+        if entry is None:
+            return
+        assert self.kept.get(entry.id, entry) is entry
+        self.cursors[which].skip()
+        self.naive.places[which] = entry.id + 1
+        if takes:
+            entry.holder = SOMEBODY
+            self.naive.held.add(entry.id)
+
+    def release(self, back: int, number: int) -> None:
+        self.naive.held.remove(back)
+        self.failures[back] = self.entry_at(back).delivery_count = self.failures.get(back, 0) + number % 2
+        release(self.entry_at(back), *self.cursors)
+        self.naive.places = [min(place, back) for place in self.naive.places]
+        if number % 3:
+            self.kept.pop(back, None)
+
+    def remove(self, leaving: int) -> None:
+        self.messages.remove(self.entry_at(leaving))
+        self.naive.ids.remove(leaving)
+        self.naive.held.discard(leaving)
+        for known in (self.kept, self.failures):
+            known.pop(leaving, None)
+
+    def check(self, number: int) -> None:
+        messages, ids, picked = self.messages, self.naive.ids, self.picked(number)
+        assert messages.newest_id(self.newest) == (ids[-1] if ids else 0)
+        if picked is not None:
+            entry = self.entry_at(picked)
+            assert messages.newest_id(picked) == picked
+            assert messages.find(picked) is entry
+            assert (entry.body, entry.delivery_count) == (b"%d" % picked, self.failures.get(picked, 0))
+            assert (entry.holder is SOMEBODY) == (picked in self.naive.held)
+        if picked is not None and number % 3 == 0:
+            later = [message_id for message_id in ids if message_id > picked]
+            assert [entry.id for entry in HistoryCursor(messages, picked).ahead()] == later
+            assert seen_by(HistoryCursor(messages, picked)) == later
+        if number % 2:
+            assert [entry.id for entry in messages] == ids
+            assert [entry.id for entry in messages.newest_before(self.newest + 1, len(ids))] == ids
+            assert [entry.id for entry in messages.find_all(ids)] == ids
         assert len(messages) == len(ids)
         assert sum(block.live for block in messages._blocks) == len(ids)
-        if picked is not None:
-            assert messages.find(picked) is there.get(picked)
-    for number, cursor in enumerate(cursors):
-        assert seen_by(cursor) == [i for i in ids if i >= naive.places[number] and i not in naive.held]
+
+    def check_cursors(self) -> None:
+        naive = self.naive
+        for place, cursor in zip(naive.places, self.cursors, strict=True):
+            assert seen_by(cursor) == [at for at in naive.ids if at >= place and at not in naive.held]

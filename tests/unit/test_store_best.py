@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.store.best import Admin, Doubt, Equal, Standing, Verdict, Winner, best, choose
 from qpid_ha_broker.store.facts import FactsError, Integrity, StoreFacts

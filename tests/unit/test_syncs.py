@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qpid_ha_broker.coordination.file import FileCoordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.server.runtime.broker_identity import UUID_FILE, broker_uuid
 from qpid_ha_broker.store.files import LocalDisk
 

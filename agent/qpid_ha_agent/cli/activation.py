@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qpid_ha_agent.store_sources import SourceError
     from qpid_ha_broker.coordination.changes import RecordChange
     from qpid_ha_broker.coordination.coordinator import Coordinator
-    from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.ha.cluster_record import ClusterRecord
     from qpid_ha_broker.store.facts import StoreFacts
     from qpid_ha_config.configuration import WrittenSettings
 
@@ -171,7 +171,6 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
     from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
     from qpid_ha_broker.model.logs.log import DEFAULT_SET
-    from qpid_ha_broker.store.facts import by_set
     from qpid_ha_config.errors import ConfigError, SettingsError
 
     brokers = _ask_brokers(invocation)
@@ -184,9 +183,9 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
         auto_recover = config is None or config.get("ha.auto-recover")
     except ConfigError as error:
         raise CliFailure(str(error), USAGE) from None
-    stores_there, refused = find_all(wanted, invocation.timeout_s)
+    # The records of other sets are in its log: whoever has hundreds of them waits for none of theirs.
+    stores, refused = find_all(wanted, invocation.timeout_s, set_name=DEFAULT_SET)
     problems = [str(error) for error in refused]
-    stores = by_set(stores_there).get(DEFAULT_SET, [])  # the records of other sets are in its log
     record: ClusterRecord | None = None
     changes: list[RecordChange] = []
     url, problem, has_coordinator = "none", "", False
@@ -272,7 +271,7 @@ def _store_at(stores: Sequence[StoreFacts], source: str) -> StoreFacts:
 def _written_record(
     facts: ActivationFacts, explicit: tuple[int | None, int | None, str | None, str | None], cluster: str | None
 ) -> ClusterRecord:
-    from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
     generation, epoch, primary, members = explicit
     if generation is None or epoch is None or primary is None or members is None:

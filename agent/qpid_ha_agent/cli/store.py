@@ -26,7 +26,7 @@ from qpid_ha_agent.cli.output import cell, print_document, print_rows
 
 if TYPE_CHECKING:
     from qpid_ha_agent.store_sources import Found
-    from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.ha.cluster_record import ClusterRecord
     from qpid_ha_broker.store.best_sets import SetVerdict
     from qpid_ha_broker.store.facts import StoreFacts
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from qpid_ha_agent.activation import Assessment
 from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.events.types import GROUP, STRATEGIES
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import StoreFacts
 

@@ -31,7 +31,7 @@ from qpid_ha_agent.sight import Life, Sight, await_company, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpInUse, VirtualIpProblem
 
 if TYPE_CHECKING:
-    from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 META = "OCF_RESKEY_CRM_meta_"
 PROMOTED = ("Promoted", "Master")

@@ -13,7 +13,7 @@ from qpid_ha_agent.pacemaker.scores import has_data
 from qpid_ha_agent.sight import Sight
 
 if TYPE_CHECKING:
-    from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 LOADING = "this broker is loading its store: `qpid-ha status` there tells how far it is"
 """Not how far: each word costs the cluster a new plan."""

@@ -13,7 +13,7 @@ from qpid_ha_agent.sight import Sight
 from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 
 if TYPE_CHECKING:
-    from qpid_ha_broker.ha.effects import ClusterRecord
+    from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 FALL_AFTER_S = 5.0
 """So long a broker has to be worth less before that is told. Each word costs the cluster a new plan, and in a failover

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from qpid_ha_broker.coordination.coordinator import LONGEST_NOTE_BYTES
 from qpid_ha_broker.coordination.record import decode_record, encode_record
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 HISTORY_NOTE: Final = "history"
 MOST_CHANGES: Final = 100

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 PRIMARY_LEASE: Final = "primary"
 """The lease of whose agent may promote its broker."""

@@ -23,7 +23,7 @@ from qpid_ha_broker.coordination.deadline import Deadline
 from qpid_ha_broker.coordination.etcd_gateway import Change, EtcdGateway, KeyValue
 from qpid_ha_broker.coordination.etcd_watch import PrefixView, PrefixWatch
 from qpid_ha_broker.coordination.record import decode_record, encode_record
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.settings import CoordinatorSettings
 
 log = logging.getLogger("coordinator")

@@ -23,7 +23,7 @@ from pathlib import Path
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError
 from qpid_ha_broker.coordination.polling import watch_by_polling
 from qpid_ha_broker.coordination.record import decode_record, encode_record
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.settings import CoordinatorSettings
 
 RECORD_FILE = "record.json"

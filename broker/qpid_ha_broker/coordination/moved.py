@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, Coordinator, CoordinatorError, Lease
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.settings import CoordinatorSettings

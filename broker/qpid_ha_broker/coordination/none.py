@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError, Lease
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.settings import CoordinatorSettings
 
 

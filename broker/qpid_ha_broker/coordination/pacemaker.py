@@ -19,7 +19,7 @@ from qpid_ha_broker.coordination.cib_record import CibAnswer, DamagedRecord
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError, Lease
 from qpid_ha_broker.coordination.deadline import Deadline
 from qpid_ha_broker.coordination.polling import watch_by_polling
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import DEFAULT_PROPERTY_SET, check_property_set
 from qpid_ha_config.settings import CoordinatorSettings
 

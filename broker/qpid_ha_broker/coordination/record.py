@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 FORMAT = 1
 

@@ -28,7 +28,7 @@ from qpid_ha_broker.coordination.zookeeper_session import (
     get_of,
     set_of,
 )
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.settings import CoordinatorSettings
 
 READING_TIMEOUT_S: Final = 30.0

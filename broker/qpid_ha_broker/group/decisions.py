@@ -12,7 +12,7 @@ from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.parts import GroupParts
 from qpid_ha_broker.group.recorder import NextRecord
 from qpid_ha_broker.ha.catchup import CatchUp
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 
 class RecordDecisions:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from qpid_ha_broker.events.fields import MAX_TEXT_BYTES, SHORT_TEXT, TEXT, U8, U32, U64, UNREADABLE, pairs_to_end
 from qpid_ha_broker.events.forms import Form
 from qpid_ha_broker.events.json_forms import JsonForm, Later, integer, line, sequence, text, truth
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frame_codec import HISTORY, MAX_JSON_BYTES, NAME, NAMES
 from qpid_ha_broker.ha.frames import FrameError, GenerationEntry
 from qpid_ha_broker.ha.sealed_frames import Buffer, FrameTable

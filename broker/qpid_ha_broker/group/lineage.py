@@ -24,7 +24,7 @@ from typing import Final
 
 from qpid_ha_broker.group.frames import AdmissionAsked, EpochBegun, LineageShown
 from qpid_ha_broker.group.ownership import Ownership
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 NOTHING_ACKNOWLEDGED: Final = (0, 0)
 

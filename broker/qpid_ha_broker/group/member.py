@@ -43,7 +43,7 @@ from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.parts import GroupParts, OwnUnit
 from qpid_ha_broker.group.queue_use import QueueUse
 from qpid_ha_broker.group.standing import MemberStanding
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.model.errors import InvalidArgument, NotPrimary
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 

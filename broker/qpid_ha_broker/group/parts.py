@@ -16,7 +16,7 @@ from qpid_ha_broker.group.frames import MemberPresent
 from qpid_ha_broker.group.joining import JoinRequest, LevelingUp
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.recorder import RecordWriter, SlowMembers
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 

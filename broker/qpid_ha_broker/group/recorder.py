@@ -27,7 +27,8 @@ from collections.abc import Collection, Iterable
 from qpid_ha_broker.group.context import GroupContext
 from qpid_ha_broker.group.frames import EpochBegun
 from qpid_ha_broker.group.lineage import NOTHING_ACKNOWLEDGED, Lineage
-from qpid_ha_broker.ha.effects import ClusterRecord, ReadRecord, RecordWritten, WriteRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import ReadRecord, RecordWritten, WriteRecord
 
 
 class SlowMembers:

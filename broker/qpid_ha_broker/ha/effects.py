@@ -9,27 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, Frame, GenerationEntry, Question, StoreOrigin
 from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.states import LEADING, Phase, State
 from qpid_ha_broker.model.logs import log as model_log
-
-
-class ClusterRecord(NamedTuple):
-    """What a coordinator remembers of a cluster; `ClusterRecord()` is one that remembers nothing."""
-
-    cluster: str = ""
-    generation: int = 0
-    primary: str = ""
-    epoch: int = 0
-    members: tuple[str, ...] = ()
-    claimed: bool = False
-    """The primary was named, and has not had it written yet that its generation has begun; False: it has begun."""
-
-    @property
-    def position(self) -> tuple[int, int, bool]:
-        """Of two records of one cluster, the one with the greater position is the later one."""
-        return self.generation, self.epoch, not self.claimed
 
 
 class MemberStatus(NamedTuple):

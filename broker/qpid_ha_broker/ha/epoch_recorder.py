@@ -27,8 +27,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.context import MemberContext
-from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, ReadRecord, RecordRead, RecordWritten, WriteRecord
+from qpid_ha_broker.ha.effects import PeersAnswered, ReadRecord, RecordRead, RecordWritten, WriteRecord
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.ha.primary import Primary
 from qpid_ha_broker.ha.rival_watch import RivalWatch

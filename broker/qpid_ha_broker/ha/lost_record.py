@@ -28,7 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qpid_ha_broker.ha.effects import ClusterRecord, CoordinatorSeen
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import CoordinatorSeen
 from qpid_ha_broker.ha.frames import Answer, StoreOrigin
 from qpid_ha_broker.ha.states import State
 

@@ -30,7 +30,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from qpid_ha_broker.ha.effects import ClusterRecord, CoordinatorSeen
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import CoordinatorSeen
 from qpid_ha_broker.ha.frames import Answer
 from qpid_ha_broker.ha.record_keeper import RecordKeeper
 from qpid_ha_broker.ha.states import State

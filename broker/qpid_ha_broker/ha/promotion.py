@@ -12,8 +12,9 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.context import MemberContext
-from qpid_ha_broker.ha.effects import ClusterRecord, PeersAnswered, PromoteAsked, ReadRecord, WriteRecord
+from qpid_ha_broker.ha.effects import PeersAnswered, PromoteAsked, ReadRecord, WriteRecord
 from qpid_ha_broker.ha.frames import IF_STALLED, Answer, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.ha.verdict import (

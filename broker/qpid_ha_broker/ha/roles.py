@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from qpid_ha_broker.events.types import GenerationStarted, InSyncChanged, TransientsLost
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha import frames as fr
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.epoch_recorder import Deposed, EpochRecorder
 from qpid_ha_broker.ha.history import problem
@@ -58,7 +59,7 @@ class MemberParts:
         self.channel = PrimaryChannel(ctx)
         self.votes = Votes(ctx, restored)
         self.unresolved = UnresolvedRecordWrite(ctx, self.votes)
-        self.confirmed_record: fx.ClusterRecord | None = None
+        self.confirmed_record: ClusterRecord | None = None
         """The last record that the coordinator has confirmed to this process."""
         self.told = TOLD_OF_NONE
         self.told_committed = NONE_COMMITTED

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, ClusterRecord, CoordinatorSeen, SilentPeer
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import NO_COORDINATOR_SEEN, CoordinatorSeen, SilentPeer
 from qpid_ha_broker.ha.frames import Answer, LogPosition, StoreOrigin
 from qpid_ha_broker.ha.history import log_end
 from qpid_ha_broker.ha.lost_record import may_be_written_anew

@@ -12,8 +12,9 @@ older primary (`UnresolvedRecordWrite`).
 
 from __future__ import annotations
 
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.context import MemberContext
-from qpid_ha_broker.ha.effects import ClusterRecord, PersistVote, ReadRecord
+from qpid_ha_broker.ha.effects import PersistVote, ReadRecord
 from qpid_ha_broker.ha.frames import Question
 from qpid_ha_broker.ha.promotion import VOTE_LIMITS
 from qpid_ha_broker.ha.replica import Restored

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import LogPosition
 from qpid_ha_broker.ha.history import common_lsn
 from qpid_ha_broker.model.logs.log import DEFAULT_SET

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from qpid_ha_broker.events.types import SetRecorded
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store.advice import Option
 from qpid_ha_broker.store.best import Admin, Doubt, Equal, Reason, Standing, Verdict, Winner, best, leading

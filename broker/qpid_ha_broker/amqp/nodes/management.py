@@ -7,7 +7,6 @@ committed as far as the reply says, and sends it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -378,6 +377,8 @@ def _whole_number(request: Request, name: str, default: int) -> int:
 
 
 def _known(names: Iterable[str], given: str = "") -> str:
+    import difflib  # only who has made a mistake waits for it
+
     known = sorted(names)
     close = difflib.get_close_matches(given[:80], known, n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"

@@ -17,7 +17,7 @@ from qpid_ha_broker.coordination.conformance.test_lease import GRACE_S, NAME, be
 from qpid_ha_broker.coordination.conformance.under_test import CLUSTER, NOTES, Faults, UnderTest
 from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError, Lease
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 LIMIT_S: Final = 6.0
 RETURN_S: Final = 60.0

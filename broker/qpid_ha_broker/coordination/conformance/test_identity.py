@@ -10,7 +10,7 @@ from qpid_ha_broker.coordination.conformance.at_once import at_once
 from qpid_ha_broker.coordination.conformance.under_test import CLUSTER, NOTES, UnderTest
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.identity import identity_of
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 NOTE = NOTES[0]
 RACERS = 4

@@ -10,7 +10,7 @@ import pytest
 from qpid_ha_broker.coordination.conformance.at_once import at_once
 from qpid_ha_broker.coordination.conformance.under_test import CLUSTER, NOTES, UnderTest
 from qpid_ha_broker.coordination.coordinator import LONGEST_NOTE_BYTES, Coordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 NOTE, OTHER_NOTE = NOTES
 RECORD: Final = ClusterRecord(CLUSTER, 1, "a", 1, ("a",))

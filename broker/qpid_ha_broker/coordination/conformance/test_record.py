@@ -16,7 +16,7 @@ from qpid_ha_broker.coordination.conformance.at_once import at_once
 from qpid_ha_broker.coordination.conformance.under_test import CLUSTER, UnderTest
 from qpid_ha_broker.coordination.conformance.worker import as_text, climb, from_text
 from qpid_ha_broker.coordination.coordinator import Coordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 FIRST: Final = ClusterRecord(CLUSTER, 1, "a", 1, ("a", "b", "c"))
 SECOND: Final = ClusterRecord(CLUSTER, 2, "b", 2, ("b", "c"))

@@ -10,7 +10,7 @@ from qpid_ha_broker.coordination.conformance.under_test import CLUSTER, NOTES, U
 from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.conformance.worker import as_text
 from qpid_ha_broker.coordination.coordinator import Coordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 WATCH_S: Final = 5.0
 SILENCE_S: Final = 1.5

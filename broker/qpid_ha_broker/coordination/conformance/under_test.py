@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from qpid_ha_broker.coordination.conformance.worker import Worker
 from qpid_ha_broker.coordination.coordinator import Coordinator
 from qpid_ha_broker.coordination.registry import KEY, open_coordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.settings import CoordinatorSettings
 

@@ -7,7 +7,7 @@ import time
 
 from qpid_ha_broker.coordination.conformance.under_test import NOTES
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 
 class Watcher:

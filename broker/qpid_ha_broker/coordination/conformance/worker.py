@@ -20,7 +20,7 @@ from typing import Any, Final
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError, Lease
 from qpid_ha_broker.coordination.record import decode_record, encode_record
 from qpid_ha_broker.coordination.registry import open_coordinator
-from qpid_ha_broker.ha.effects import ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.configuration import WrittenSettings
 
 ANSWER_S: Final = 30.0

@@ -9,6 +9,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Protocol
 
+from qpid_ha_broker.model.queues.headers import MessageHeader
+from qpid_ha_broker.model.queues.paged import Body
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
 from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Cursor, Entry, HistoryCursor, MessageSequence
 from qpid_ha_broker.model.work import Task, emptied
@@ -56,6 +58,10 @@ class Order(ABC):
     @abstractmethod
     def append(self, entry: Entry) -> Entry | None:
         """Add `entry`; returns the entry that it takes the place of, if any: the caller removes that."""
+
+    @abstractmethod
+    def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
+        """Add a message that takes nobody's place, and that nobody refers to before somebody asks for it."""
 
     @abstractmethod
     def remove(self, entry: Entry) -> None:
@@ -239,6 +245,9 @@ class ByPriority(Order):
     def append(self, entry: Entry) -> Entry | None:
         self._levels[self.level_of(entry.header.priority)].append(entry)
         return None
+
+    def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
+        self._levels[self.level_of(header.priority)].append_plain(message_id, header, body)
 
     def remove(self, entry: Entry) -> None:
         self._levels[self.level_of(entry.header.priority)].remove(entry)

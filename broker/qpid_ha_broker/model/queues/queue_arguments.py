@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -187,6 +186,8 @@ def replication_argument(arguments: Arguments) -> Replicate | None:
 def _converted(name: str, value: Scalar) -> Any:
     convert = _CONVERTERS.get(name)
     if convert is None:
+        import difflib  # only who has made a mistake waits for it
+
         known = difflib.get_close_matches(name, _CONVERTERS, n=1, cutoff=0.0)[0]
         raise InvalidArgument(f"unknown argument {PREFIX}{name}: did you mean {PREFIX}{known}?")
     try:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import cast
 
 from qpid_ha_broker.model.queues.expiries import Expiries
+from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import Order, OrderCursor
 from qpid_ha_broker.model.queues.paged import Body, BodyRef
 from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, Entry, Holder
@@ -133,12 +134,12 @@ class QueuedMessages:
             self.expiries.note(expires_at_ms, entry, self.count)
         return self._order.append(entry)
 
-    def add_plain(self, entry: Entry, size: int) -> None:
+    def add_plain(self, message_id: int, header: MessageHeader, body: bytes, size: int) -> None:
         """`add` for a body in memory, of `size` bytes, of a message that does not expire and has no key."""
         self.count += 1
         self.size += size
         self.enqueued_total += 1
-        self._order.append(entry)
+        self._order.append_plain(message_id, header, body)
 
     def prepend(self, entries: Sequence[Entry]) -> None:
         """Take in messages that are older than all that are here, by ascending id; last values displace nothing."""

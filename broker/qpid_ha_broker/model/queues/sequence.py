@@ -1,8 +1,19 @@
 """Messages of one queue in order of arrival, where one can leave from the middle and come back to its place.
 
-Entries are in blocks, in the order in which they came. One that is taken leaves its slot to itself, one that is
-released goes back to its slot, and a block without entries is unlinked. A cursor is a block and an index, so nothing
+Messages are in blocks, in the order in which they came. One that is taken leaves its slot to itself, one that is
+released goes back to its slot, and a block without messages is unlinked. A cursor is a block and an index, so nothing
 that happens elsewhere moves it.
+
+A block is closed or open. Closed, it is columns: ids, headers and bodies, of messages that are all here and that nobody
+ever had, which is what a message at rest is. Open, it is entries, one for each message; it is opened as soon as
+anybody asks for one of them, and closed again once others were opened, if all are as they came and nobody refers to
+one. So an `Entry` is the only one of its message, as long as somebody has it:
+
+1. A plain message comes: it goes into the columns of the last block, if that is closed.
+2. A message comes that may expire or has a key: somebody will keep its entry, and the last block is opened.
+3. A consumer, or whoever looks for a message, gets to a block: it is opened.
+4. It has gone on, or looked elsewhere: the block is closed if it may be.
+5. Only ids are asked for: closed blocks know them.
 
 Append, take and remove cost the same at any depth; a queue of a million needs no rebalancing and no lookup by key. What
 is released at the front makes the next cursor step over everything that consumers hold: that costs by their number.
@@ -10,9 +21,13 @@ is released at the front makes the next cursor step over everything that consume
 
 from __future__ import annotations
 
+import sys
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter
+from typing import Final
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.errors import fresh
@@ -28,8 +43,14 @@ THIN_LENGTH = 16
 SEAL_LENGTH = 64
 """An emptied last block of at least this many is closed, so that an idle queue keeps no tombstones."""
 
+OPENED_LENGTH: Final = 4
+"""So many blocks that were opened stay so, at least: whoever looks goes from one to the next and back."""
+
 _entry_id = attrgetter("id")
 _first_id = attrgetter("first_id")
+_header, _body = attrgetter("header"), attrgetter("body")
+_history = attrgetter("holder", "delivery_count", "acquired_before")
+_NO_HISTORY: Final = (None, 0, False)
 
 
 class Holder:
@@ -51,15 +72,80 @@ SUBMITTED = Holder()
 
 
 class SequenceBlock:
-    """A run of entries. `live` counts those that are still in the queue."""
+    """A run of messages. `live` counts those that are still in the queue.
 
-    __slots__ = ("entries", "first_id", "live", "next")
+    Open: `entries` has them, `ids`, `headers` and `bodies` are empty. Closed: the other way round, and `headers` is one
+    for all of them, if they are alike. What is empty is one list for all blocks: ten thousand queues have a block each.
+    """
+
+    __slots__ = ("bodies", "entries", "first_id", "headers", "ids", "is_closed", "live", "next")
 
     def __init__(self, first_id: int) -> None:
         self.first_id = first_id
-        self.entries: list[Entry] = []
         self.live = 0
         self.next: SequenceBlock | None = None
+        self.is_closed = True
+        self.entries: list[Entry] = _NO_ENTRIES
+        self.ids: array[int] = _NO_IDS
+        self.headers: list[MessageHeader] = _NO_HEADERS
+        self.bodies: list[Body] = _NO_BODIES
+
+    def __len__(self) -> int:
+        """With those that have left."""
+        return len(self.ids) if self.is_closed else len(self.entries)
+
+    def empty(self) -> None:
+        """Nothing is in it any more, nor was."""
+        self.is_closed = True
+        self.entries, self.ids, self.headers, self.bodies = _NO_ENTRIES, _NO_IDS, _NO_HEADERS, _NO_BODIES
+
+    def begin_columns(self, message_id: int, header: MessageHeader, body: Body) -> None:
+        """Its first message, which is plain."""
+        self.ids, self.headers, self.bodies = array("Q", (message_id,)), [header], [body]
+
+    def opened(self) -> list[Entry]:
+        """Its entries, made now if it was closed."""
+        if self.is_closed:
+            headers = self.headers if len(self.headers) == len(self.ids) else repeat(self.headers[0])
+            self.entries = list(map(Entry, self.ids, headers, self.bodies, repeat(self)))
+            self.ids, self.headers, self.bodies = _NO_IDS, _NO_HEADERS, _NO_BODIES
+            self.is_closed = False
+        return self.entries
+
+    def close(self) -> None:
+        """Have columns again, if nobody would notice."""
+        entries = self.entries
+        if self.is_closed or self.live < BLOCK_LENGTH or self.live < len(entries):
+            return
+        if set(map(sys.getrefcount, entries)) != _UNREFERRED or set(map(_history, entries)) != {_NO_HISTORY}:
+            return
+        self.ids = array("Q", map(_entry_id, entries))
+        self.headers, self.bodies = list(map(_header, entries)), list(map(_body, entries))
+        self.entries = _NO_ENTRIES
+        self.is_closed = True
+        self.share_header()
+
+    def share_header(self) -> None:
+        """Have one header for all, if they are alike."""
+        headers = self.headers
+        if len(headers) > 1 and headers.count(headers[0]) == len(headers):
+            self.headers = headers[:1]
+
+    def place_of(self, message_id: int) -> int:
+        """Of the first message with that id or a larger one."""
+        if self.is_closed:
+            return bisect_left(self.ids, message_id)
+        return bisect_left(self.entries, message_id, key=_entry_id)
+
+    def place_behind(self, message_id: int) -> int:
+        """Of the first message with a larger id."""
+        if self.is_closed:
+            return bisect_right(self.ids, message_id)
+        return bisect_right(self.entries, message_id, key=_entry_id)
+
+    def id_at(self, place: int) -> int:
+        """Of the message there, or that was."""
+        return self.ids[place] if self.is_closed else self.entries[place].id
 
 
 class Entry:
@@ -71,14 +157,14 @@ class Entry:
 
     __slots__ = ("acquired_before", "block", "body", "delivery_count", "header", "holder", "id")
 
-    def __init__(self, message_id: int, header: MessageHeader, body: Body) -> None:
+    def __init__(self, message_id: int, header: MessageHeader, body: Body, block: SequenceBlock | None = None) -> None:
         self.id = message_id
         self.header = header
         self.body: Body | None = body
         self.holder: Holder | None = None
         self.delivery_count = 0
         self.acquired_before = False
-        self.block: SequenceBlock | None = None
+        self.block = block
 
     @property
     def size(self) -> int:
@@ -111,6 +197,14 @@ class Entry:
         return Enqueued(queues, body, durable, priority, expires_at_ms, key)
 
 
+_NO_ENTRIES: Final[list[Entry]] = []
+_NO_IDS: Final[array[int]] = array("Q")
+_NO_HEADERS: Final[list[MessageHeader]] = []
+_NO_BODIES: Final[list[Body]] = []
+_UNREFERRED: Final = set(map(sys.getrefcount, [Entry(0, MessageHeader((), False, 0, 0, ""), b"")]))
+"""What `map` counts of an entry that is in its block alone."""
+
+
 def load_bodies(entries: Sequence[Entry]) -> list[bytes]:
     """The bodies of `entries`. Those that are paged out are read now, neighbours with one read; they stay paged out.
 
@@ -130,16 +224,41 @@ def load_bodies(entries: Sequence[Entry]) -> list[bytes]:
     return bodies
 
 
-class MessageSequence:
-    """Entries by ascending id. Invariant: the blocks' `live` counts add up to `len(self)`."""
+class OpenedBlocks:
+    """The blocks of a sequence that were opened last. One that was opened a while ago is closed for the next one, if
+    nobody has anything of it."""
 
-    __slots__ = ("_blocks", "_dead", "_last", "_length")
+    __slots__ = ("_blocks",)
+
+    def __init__(self) -> None:
+        self._blocks: tuple[SequenceBlock, ...] = ()
+
+    def open(self, block: SequenceBlock) -> list[Entry]:
+        """Its entries."""
+        if len(block.ids) >= BLOCK_LENGTH:
+            self.note(block)
+        return block.opened()
+
+    def note(self, block: SequenceBlock) -> None:
+        """It is full, and open."""
+        self._blocks = (*self._blocks, block)
+        if len(self._blocks) > OPENED_LENGTH:
+            oldest, *rest = self._blocks
+            self._blocks = tuple(rest)
+            oldest.close()
+
+
+class MessageSequence:
+    """Messages by ascending id. Invariant: the blocks' `live` counts add up to `len(self)`."""
+
+    __slots__ = ("_blocks", "_dead", "_last", "_length", "opened")
 
     def __init__(self) -> None:
         self._last = SequenceBlock(0)
         self._blocks = [self._last]
         self._dead = 0
         self._length = 0
+        self.opened = OpenedBlocks()
 
     def __len__(self) -> int:
         return self._length
@@ -147,7 +266,7 @@ class MessageSequence:
     def __iter__(self) -> Iterator[Entry]:
         """Every entry that is still here, acquired or not."""
         for block in tuple(self._blocks):
-            yield from [entry for entry in block.entries if entry.body is not None]
+            yield from [entry for entry in self.opened.open(block) if entry.body is not None]
 
     def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
         """Every entry that is still here, some at a time; between two steps the sequence may change in any way.
@@ -156,19 +275,36 @@ class MessageSequence:
         """
         block: SequenceBlock | None = self._blocks[0]
         while block is not None and block.first_id <= most:
-            yield [entry for entry in block.entries if entry.body is not None]
+            yield [entry for entry in self.opened.open(block) if entry.body is not None]
             block = block.next
 
     def append(self, entry: Entry) -> Entry | None:
         """Add the newest entry; its id is above all others. It takes nobody's place: None."""
         block = self._last
-        if len(block.entries) >= BLOCK_LENGTH:
-            block = self._open_block(entry.id)
-        block.entries.append(entry)
+        if len(block) >= BLOCK_LENGTH:
+            block = self._add_block(entry.id)
+        self.opened.open(block).append(entry)
         block.live += 1
         entry.block = block
         self._length += 1
         return None
+
+    def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
+        """`append` for a message that does not expire and has no key: nobody will want its entry before its turn."""
+        block = self._last
+        ids = block.ids
+        if 0 < len(ids) < BLOCK_LENGTH:
+            ids.append(message_id)
+            block.headers.append(header)
+            block.bodies.append(body)
+        elif block.is_closed or len(block.entries) >= BLOCK_LENGTH:
+            if len(block):
+                block = self._add_block(message_id)
+            block.begin_columns(message_id, header, body)
+        else:
+            block.entries.append(Entry(message_id, header, body, block))
+        block.live += 1
+        self._length += 1
 
     def remove(self, entry: Entry) -> None:
         """Take `entry` out for good and let go of its body."""
@@ -185,23 +321,26 @@ class MessageSequence:
     def find(self, message_id: int) -> Entry | None:
         """The entry with that id, or None when it is not, or no longer, here."""
         at = bisect_right(self._blocks, message_id, key=_first_id) - 1
-        entries = self._blocks[max(at, 0)].entries
-        index = bisect_left(entries, message_id, key=_entry_id)
-        if index < len(entries) and entries[index].id == message_id and entries[index].body is not None:
-            return entries[index]
-        return None
+        block = self._blocks[max(at, 0)]
+        index = block.place_of(message_id)
+        if index == len(block) or block.id_at(index) != message_id:
+            return None
+        entry = self.opened.open(block)[index]
+        return None if entry.body is None else entry
 
     def find_all(self, ids: Sequence[int]) -> list[Entry]:
         """Those of `ids` that are here. Ids that follow each other as in the log cost next to nothing each."""
         present: list[Entry] = []
         entries: list[Entry] = []
-        at = first_id = 0
+        at = first_id = end_id = 0
         for message_id in ids:
             at += 1
             if at >= len(entries) or entries[at].id != message_id or entries[at].body is None:
-                if not entries or not first_id <= message_id <= entries[-1].id:
+                if not first_id <= message_id < end_id:
                     block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
-                    entries, first_id = block.entries, block.first_id
+                    entries, first_id = self.opened.open(block), block.first_id
+                    # Not the last of its own: ids of messages that have left may have come again in the next block.
+                    end_id = NO_LIMIT if block.next is None else block.next.first_id
                 at = bisect_left(entries, message_id, key=_entry_id)
             if at < len(entries) and entries[at].id == message_id and entries[at].body is not None:
                 present.append(entries[at])
@@ -214,7 +353,7 @@ class MessageSequence:
         at = bisect_left(self._blocks, bound, key=_first_id) - 1
         while at >= 0 and missing > 0:
             if self._blocks[at].live:
-                entries = self._blocks[at].entries
+                entries = self.opened.open(self._blocks[at])
                 stop = bisect_left(entries, bound, key=_entry_id)
                 pieces.append([entry for entry in entries[:stop] if entry.body is not None][-missing:])
                 missing -= len(pieces[-1])
@@ -242,10 +381,11 @@ class MessageSequence:
         taken = list(self)
         last = SequenceBlock(0)
         for block in self._blocks:
-            block.entries, block.live, block.next = [], 0, last
+            block.empty()
+            block.live, block.next = 0, last
         for entry in taken:
             entry.block = None
-        self._blocks, self._last = [last], last
+        self._blocks, self._last, self.opened = [last], last, OpenedBlocks()
         self._dead = self._length = 0
         return taken
 
@@ -254,8 +394,9 @@ class MessageSequence:
 
         Entries and blocks refer to each other: without this they would stay until the collector of cycles finds them.
         """
+        self.opened = OpenedBlocks()
         for block in self._blocks:
-            block.entries = []
+            block.empty()
             yield
 
     def renumber(self, new_ids: Mapping[int, int]) -> None:
@@ -264,6 +405,9 @@ class MessageSequence:
         previous = 0
         for block in self._blocks:
             block.first_id = previous + 1 if block is not self._blocks[0] else 0
+            if block.is_closed:
+                block.ids = array("Q", [new_ids[message_id] for message_id in block.ids])
+                previous = block.ids[-1] if block.ids else previous
             for entry in block.entries:
                 if entry.body is not None:
                     previous = new_ids[entry.id]
@@ -273,21 +417,22 @@ class MessageSequence:
     def go_back(self, most: int) -> None:
         """Ids above `most`, of which none is here any more, come again: no place is left where one of them would not be
         found. Restart cursors after it."""
-        if self._last.first_id <= most and (not self._last.entries or self._last.entries[-1].id <= most):
+        if self._last.first_id <= most and (not len(self._last) or self._last.id_at(-1) <= most):
             return
         kept = [block for block in self._blocks if block.first_id <= most]
         following = SequenceBlock(most + 1)
         for block in self._blocks[len(kept) :]:
-            block.entries, block.first_id, block.next = [], most, following
+            block.empty()
+            block.first_id, block.next = most, following
         if kept:
             kept[-1].next = following
         self._blocks, self._last = [*kept, following], following
-        self._dead = sum(not block.entries for block in kept)
+        self._dead = sum(not len(block) for block in kept)
 
     def _forget_first_blocks(self, count: int) -> None:
         """The first `count` blocks hold nothing: whoever stands in one of them goes on behind them."""
         for block in self._blocks[:count]:
-            self._dead -= not block.entries
+            self._dead -= not len(block)
             block.next = self._blocks[count]
         del self._blocks[:count]
 
@@ -296,7 +441,9 @@ class MessageSequence:
         for at in range(bisect_right(self._blocks, most, key=_first_id) - 1, -1, -1):
             block = self._blocks[at]
             if block.live:
-                stop = bisect_right(block.entries, most, key=_entry_id)
+                stop = block.place_behind(most)
+                if block.is_closed and stop:
+                    return block.ids[stop - 1]
                 for index in range(stop - 1, -1, -1):
                     if block.entries[index].body is not None:
                         return block.entries[index].id
@@ -308,9 +455,9 @@ class MessageSequence:
         block, index = self.after(message_id)
         while block is not None:
             at = index + count - 1
-            if at < len(block.entries):
-                return block.entries[at].id
-            count -= len(block.entries) - index
+            if at < len(block):
+                return block.id_at(at)
+            count -= len(block) - index
             block, index = block.next, 0
         return 0
 
@@ -321,9 +468,13 @@ class MessageSequence:
     def after(self, message_id: int) -> tuple[SequenceBlock, int]:
         """The position before the first entry with a larger id; found without a walk, however long the sequence is."""
         block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
-        return block, bisect_right(block.entries, message_id, key=_entry_id)
+        return block, block.place_behind(message_id)
 
-    def _open_block(self, first_id: int) -> SequenceBlock:
+    def _add_block(self, first_id: int) -> SequenceBlock:
+        if self._last.is_closed:
+            self._last.share_header()
+        elif self._last.live >= BLOCK_LENGTH:
+            self.opened.note(self._last)
         block = SequenceBlock(first_id)
         self._last.next = block
         self._last = block
@@ -331,15 +482,15 @@ class MessageSequence:
         return block
 
     def _tidy(self, block: SequenceBlock, live: int) -> None:
-        if not live and (block is not self._last or len(block.entries) >= SEAL_LENGTH):
-            self._seal(block)
-        elif live == THIN_LENGTH and block is not self._last:
-            _thin(block)
-
-    def _seal(self, block: SequenceBlock) -> None:
+        if live:
+            if live == THIN_LENGTH and block is not self._last:
+                _thin(block)
+            return
         if block is self._last:
-            self._open_block(block.entries[-1].id + 1)
-        block.entries = []
+            if len(block.entries) < SEAL_LENGTH:
+                return
+            self._add_block(block.id_at(-1) + 1)
+        block.empty()
         self._dead += 1
         if self._dead > 32 and self._dead * 2 > len(self._blocks):
             self._forget_dead_blocks()
@@ -357,7 +508,7 @@ class MessageSequence:
 
 def _filled(entries: Sequence[Entry]) -> SequenceBlock:
     block = SequenceBlock(entries[0].id)
-    block.entries = list(entries)
+    block.opened().extend(entries)
     block.live = len(entries)
     for entry in entries:
         entry.block = block
@@ -392,6 +543,9 @@ class Cursor:
                 if entries[at].holder is None:
                     self._block, self._index = block, at
                     return entries[at]
+            if block.ids:
+                self._sequence.opened.open(block)
+                continue
             index = len(entries)
             following = block.next
             if following is None:
@@ -408,7 +562,7 @@ class Cursor:
         block: SequenceBlock | None = self._block
         index = self._index
         while block is not None:
-            for entry in block.entries[index:]:
+            for entry in self._sequence.opened.open(block)[index:]:
                 if entry.holder is None:
                     yield entry
             block, index = block.next, 0
@@ -418,7 +572,7 @@ class Cursor:
         block = entry.block
         if block is None:
             return True
-        index = bisect_left(block.entries, entry.id, key=_entry_id)
+        index = block.place_of(entry.id)
         return (block.first_id, index) < (self._block.first_id, self._index)
 
     def rewind(self, entry: Entry) -> None:
@@ -426,7 +580,7 @@ class Cursor:
         block = entry.block
         if block is None:
             return
-        index = bisect_left(block.entries, entry.id, key=_entry_id)
+        index = block.place_of(entry.id)
         if (block.first_id, index) < (self._block.first_id, self._index):
             self._block, self._index = block, index
 
@@ -456,6 +610,9 @@ class HistoryCursor(Cursor):
                 if entries[at].body is not None:
                     self._block, self._index = block, at
                     return entries[at]
+            if block.ids:
+                self._sequence.opened.open(block)
+                continue
             following = block.next
             if following is None:
                 self._block, self._index = block, len(entries)
@@ -467,5 +624,5 @@ class HistoryCursor(Cursor):
         block: SequenceBlock | None = self._block
         index = self._index
         while block is not None:
-            yield from [entry for entry in block.entries[index:] if entry.body is not None]
+            yield from [entry for entry in self._sequence.opened.open(block)[index:] if entry.body is not None]
             block, index = block.next, 0

@@ -110,7 +110,7 @@ class ResourceSet:
         headers = queue.durable_headers if durable else queue.transient_headers
         header = headers.get(priority) or queue.add_header(durable, priority)
         size = len(body)
-        queue.messages.add_plain(Entry(lsn, header, body), size)
+        queue.messages.add_plain(lsn, header, body, size)
         catalog = self.catalog
         catalog.memory_bytes += size + MESSAGE_OVERHEAD
         if queue.dispatcher.consumers:
@@ -124,7 +124,7 @@ class ResourceSet:
             headers = queue.durable_headers if durable else queue.transient_headers
             header = headers.get(priority) or queue.add_header(durable, priority)
             size = len(body)
-            queue.messages.add_plain(Entry(lsn, header, body), size)
+            queue.messages.add_plain(lsn, header, body, size)
             total += size + MESSAGE_OVERHEAD
         self.catalog.memory_bytes += total
 
@@ -209,7 +209,7 @@ class ResourceSet:
                 else:
                     headers = queue.durable_headers if durable else queue.transient_headers
                     header = headers.get(priority) or queue.add_header(durable, priority)
-                    queue.messages.add_plain(Entry(lsn, header, body), size)
+                    queue.messages.add_plain(lsn, header, body, size)
                 catalog.memory_bytes += size + MESSAGE_OVERHEAD
                 if queue.dispatcher.consumers:
                     catalog.awake[queue] = None

@@ -526,7 +526,7 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
         for lsn, (body, _, priority, _, _, _) in zip(lsns, messages, strict=False):
             size = len(body)
             header = queue.durable_headers.get(priority) or queue.add_header(True, priority)
-            queued.add_plain(Entry(lsn, header, body), size)
+            queued.add_plain(lsn, header, body, size)
             total += size
         catalog.memory_bytes += total + MESSAGE_OVERHEAD * len(messages)
         for lsn, advanced in zip(lsns[len(events) :], advances, strict=True):

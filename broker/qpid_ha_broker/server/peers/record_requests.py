@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.coordination.identity import identity_of
-from qpid_ha_broker.ha.effects import ClusterRecord, CoordinatorSeen, Input
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import CoordinatorSeen, Input
 from qpid_ha_broker.model.errors import fresh
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.runtime.daemon_threads import DAEMON_THREADS

@@ -21,7 +21,8 @@ from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GROUP_VERSION, Acknowledged, GroupFrame, decode_batch
 from qpid_ha_broker.group.serving import GroupServing
-from qpid_ha_broker.ha.effects import Answered, ClusterRecord
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.ha.effects import Answered
 from qpid_ha_broker.ha.frames import FrameError, Question
 from qpid_ha_broker.ha.replica import LogHistory
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -35,8 +36,8 @@ from qpid_ha_broker.server.peers.group_transport import GroupListener, GroupTran
 from qpid_ha_broker.server.peers.libcpg import GroupTransportError
 from qpid_ha_broker.server.peers.sub_channels import SubChannel
 from qpid_ha_broker.server.sets.core_loop import Action, CoreLoop
+from qpid_ha_broker.server.sets.group_facts import GroupFacts
 from qpid_ha_broker.server.sets.hosted_member import MemberOwner, SetMemberHost
-from qpid_ha_broker.server.sets.member_facts import GroupFacts
 from qpid_ha_broker.server.sets.turn_timer import TurnTimer
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages

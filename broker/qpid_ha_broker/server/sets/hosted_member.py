@@ -11,6 +11,7 @@ from typing import Protocol
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import Question
 from qpid_ha_broker.ha.process_time import ProcessTime
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -98,8 +99,8 @@ class RecordService(Protocol):
     def write_record(
         self,
         set_name: str,
-        expected: fx.ClusterRecord,
-        wanted: fx.ClusterRecord,
+        expected: ClusterRecord,
+        wanted: ClusterRecord,
         answer: Callable[[RecordAnswer], None],
     ) -> None:
         """Replace `expected` by `wanted`, if that is what is recorded."""

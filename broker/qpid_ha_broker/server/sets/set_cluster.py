@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
@@ -21,9 +21,9 @@ from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderDeletion, OrderKind
 from qpid_ha_broker.cluster_map import Changes, SetEntry
 from qpid_ha_broker.events.types import SetRecorded
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.effects import (
     Answered,
-    ClusterRecord,
     DropAsked,
     Input,
     PromoteAsked,
@@ -346,7 +346,8 @@ class SetCluster:
     def _room_bytes(self) -> int:
         settings = self._broker.current()
         if settings.data_dir is not None and settings.has_store:
-            return shutil.disk_usage(settings.data_dir).free
+            room = os.statvfs(settings.data_dir)
+            return room.f_bavail * room.f_frsize
         return max(0, settings.memory_limit_bytes - self._default.resources.catalog.memory_bytes)
 
     # --- orders: see `controller_client.OrderTaker`

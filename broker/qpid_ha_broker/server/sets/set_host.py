@@ -32,7 +32,6 @@ from qpid_ha_broker.server.peers.peer_asker import PeerAsker
 from qpid_ha_broker.server.peers.peer_channels import Dialler
 from qpid_ha_broker.server.peers.sub_channels import SharedTimes, SubChannel
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
-from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 from qpid_ha_broker.server.sets.hosted_member import HostedMember, RecordService, SetMemberHost
 from qpid_ha_broker.server.sets.set_lines import SetLines
 from qpid_ha_broker.server.sets.set_member import SetMember, Surroundings, new_instance
@@ -235,6 +234,9 @@ class SetHost:
     ) -> None:
         member: HostedMember
         if isinstance(settings, GroupReplicaSettings):
+            # With Corosync's library and what declares it 1.5 MiB, and few brokers have groups.
+            from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
+
             committed_lsn = 0 if loaded is None else loaded.found.committed_lsn
             member = GroupSetMember(self, self._broker, hosted, settings, kept, committed_lsn)
         else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +80,7 @@ class StoreFleet:
     @staticmethod
     def _delete_rest(path: Path) -> None:
         try:
-            shutil.rmtree(path)
+            _delete_tree(path)
         except OSError as error:
             log.error("%s is left of a store that is not needed any more, and cannot be deleted: %s", path, error)
 
@@ -138,10 +137,16 @@ class StoreFleet:
             return
         gone = path.with_name(set_name + DELETED)
         if gone.exists():
-            shutil.rmtree(gone)
+            _delete_tree(gone)
         path.rename(gone)
         LocalDisk(self._directory, ()).sync_directory("")
-        shutil.rmtree(gone)
+        _delete_tree(gone)
+
+
+def _delete_tree(path: Path) -> None:
+    import shutil  # with compressors that it imports, and few brokers delete a store
+
+    shutil.rmtree(path)
 
 
 VoteWritten = Callable[[StoreError | None], None]
