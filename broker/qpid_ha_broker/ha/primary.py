@@ -195,7 +195,7 @@ class Primary:
             self.proof.committed(committed_lsn)
             self.commits.look(self._ctx.clock_s, self._tail.last_lsn, committed_lsn)
             self.followers.release(committed_lsn)
-            self._ctx.want_turn()
+            self._ctx.tell_committed()
             if 0 < self._map_lsn <= committed_lsn:  # every broker sends clients where the map says
                 self._map_lsn = 0
                 self._feed.tell_committed(self.links.values())

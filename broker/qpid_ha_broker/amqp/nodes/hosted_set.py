@@ -47,6 +47,12 @@ PORTIONS_S = 0.004
 """For all work that is done in portions, in one turn."""
 
 
+class NoticesDue(Protocol):
+    """Who hears that there is something to log."""
+
+    due: Callable[[], None]
+
+
 class SetContainer(Protocol):
     """What a hosted set needs of the container."""
 
@@ -55,6 +61,10 @@ class SetContainer(Protocol):
     directory: SetDirectory
     default: HostedSet
     steady: SteadyTime
+
+    @property
+    def notices(self) -> NoticesDue:
+        """What there is to log."""
 
     def touched(self, hosted: HostedSet) -> None:
         """`hosted` is to have a turn."""
@@ -81,6 +91,7 @@ class HostedSet:
         self.name = resources.name
         self.resources = resources
         self.configuration = Configuration(resources)
+        self.configuration.changed = lambda: host.notices.due()
         self.administration = Administration(resources, self.configuration)
         self._read_only = False
         self.is_touched = False
@@ -206,15 +217,20 @@ class HostedSet:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
                 of_session = handout.consumer.session_owner is not None
                 (self._withheld_of_sessions if of_session else self._withheld).append(handout)
-        while self._withheld and self._withheld[0].written.is_committed:
-            consumer, entries, _ = self._withheld.popleft()
-            _deliver(consumer, entries)
+        if self._withheld:
+            self._deliver_withheld()
         wall_ms = host.steady.wall_ms()
         for log in resources.sets.logs:
             log.note_time(wall_ms)
         batch = self.take_batch()
         self.tell_what_is_committed()
         return batch
+
+    def _deliver_withheld(self) -> None:
+        withheld = self._withheld
+        while withheld and withheld[0].written.is_committed:
+            consumer, entries, _ = withheld.popleft()
+            _deliver(consumer, entries)
 
     def withholds_from(self, consumer: Consumer) -> bool:
         """Whether messages were handed out to it that may not be sent before that is committed.
@@ -225,7 +241,10 @@ class HostedSet:
         return any(handout.consumer is consumer for handout in withheld)
 
     def tell_what_is_committed(self) -> None:
-        """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
+        """Tell those who wait, and give out what was held back for that: at the end of a turn, and whenever something
+        is committed after it."""
+        if self._withheld:
+            self._deliver_withheld()
         if self.resources.replication.lead_proof is LeadProof.MISSING or self._withheld_of_sessions:
             self._look_at_lead()
         is_doubtful, of_sessions = (

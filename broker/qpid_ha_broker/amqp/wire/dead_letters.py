@@ -30,9 +30,9 @@ MAX_COUNT: Final = (1 << 32) - 1
 _MAX_TEXT: Final = 1024
 _MAX_TIME_MS: Final = (1 << 63) - 1
 _TTL_FIELD = 2
-"""Place in the header's list (section 3.2.1)."""
+"""TurnPlace in the header's list (section 3.2.1)."""
 _ABSOLUTE_EXPIRY_FIELD = 8
-"""Place in the properties' list (section 3.2.4)."""
+"""TurnPlace in the properties' list (section 3.2.4)."""
 
 
 def dead_letter(sections: MessageSections, payload: bytes, death: Death) -> bytes:
