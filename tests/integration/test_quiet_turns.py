@@ -23,7 +23,7 @@ def count(broker: Broker) -> Counter[str]:
     parties = {place: due._parties[1 << place] for place in TurnPlace if 1 << place in due._parties}
     for place, party in parties.items():
         due.join(place, _counting(counted, place.name, party))
-    container.turn = _counting(counted, "turn", container.turn)  # type: ignore[method-assign]
+    container.turn = _counting(counted, "turn", container.turn)  # type: ignore[method-assign, assignment]
     return counted
 
 

@@ -150,8 +150,10 @@ class Primary:
     @property
     def has_somebody_behind(self) -> bool:
         """Whether a backup catches up, or somebody copies a queue."""
-        is_copied = bool(self.followers.links)
-        return is_copied or any(backup.progress is not BackupProgress.FOLLOWING for backup in self.links.values())
+        for backup in self.links.values():  # asked in each turn
+            if backup.progress is not BackupProgress.FOLLOWING:
+                return True
+        return bool(self.followers.links)
 
     @property
     def has_work(self) -> bool:

@@ -357,14 +357,15 @@ class Container:
     @property
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
-        return bool(self._touched or self.work) or self.default.has_work
+        return bool(self._touched or self.work.tasks) or self.default.has_work
 
     def turn(self) -> list[tuple[HostedSet, LogBatch | None]]:
         """End a round; returns what the witnesses of each set that had a turn must see. `default` is the first.
 
         Call again when a witness has acknowledged.
         """
-        self.work.run(Budget(self.clock, PORTIONS_S))
+        if self.work.tasks:
+            self.work.run(Budget(self.clock, PORTIONS_S))
         self.sessions.look()
         turns = [(self.default, self.default.turn())]
         self.visited = []

@@ -26,7 +26,8 @@ class EndedQueues:
     def are_due(self) -> bool:
         """Whether there is something to be done in the next turn."""
         catalog, waiting = self._resources.catalog, self._deleted
-        return bool(catalog.deleted_queues or catalog.displaced_queues or (waiting and waiting[0][0].is_committed))
+        is_told = bool(waiting) and any(token.is_committed for token, _ in waiting)
+        return is_told or bool(catalog.deleted_queues or catalog.displaced_queues)
 
     def look(self, *, read_only: bool) -> None:
         """Tell those who are to know. `read_only`: others write, so what counts here may be told."""

@@ -180,10 +180,10 @@ class HostedSet:
         """Whether another turn is due at once."""
         resources = self.resources
         for log in resources.sets.logs:
-            if log.has_pending:
+            if log.pending:
                 return True
-        goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
-        return resources.has_work or goes_on or self._ended_queues.are_due
+        goes_on = bool(resources.timers.is_behind or resources.work.tasks or self.garbage.tasks)
+        return goes_on or resources.has_work or self._ended_queues.are_due
 
     @property
     def awaits_turn(self) -> bool:
@@ -202,26 +202,29 @@ class HostedSet:
             self.flush_accepted()
         if resources.overrun:
             self._delete_overrun_queues()
-        self._ended_queues.look(read_only=self.read_only)
-        if resources.work or self.garbage:
+        if self._ended_queues.are_due:
+            self._ended_queues.look(read_only=self._read_only)
+        if resources.work.tasks or self.garbage.tasks:
             budget = Budget(host.clock, PORTIONS_S)
             resources.work.run(budget)
             self.garbage.run(budget)
         if self._awaited:
             self._tell_awaited()
         # On a replica no time passes: what has expired there, the primary decides.
-        catalog.now_ms = now_ms = 0 if self.read_only else self.now_ms
-        if resources.replication.lead_proof is LeadProof.MISSING or resources.has_work:
+        catalog.now_ms = now_ms = 0 if self._read_only else catalog.clock.now_ms(host.now_ms)
+        has_work = resources.has_work
+        if has_work or resources.replication.lead_proof is LeadProof.MISSING:
             self._look_at_lead()
-        if resources.has_work:
+            has_work = resources.has_work
+        if has_work:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
                 of_session = handout.consumer.session_owner is not None
                 (self._withheld_of_sessions if of_session else self._withheld).append(handout)
         if self._withheld:
             self._deliver_withheld()
-        wall_ms = host.steady.wall_ms()
         for log in resources.sets.logs:
-            log.note_time(wall_ms)
+            if log.last_lsn != log.write_times.last_lsn:
+                log.note_time(host.steady.wall_ms())
         batch = self.take_batch()
         self.tell_what_is_committed()
         return batch
