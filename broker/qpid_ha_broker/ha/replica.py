@@ -260,7 +260,7 @@ class Replica:
             self._held.append(Held(frame.last_lsn, records))
             self.history.hold(marks)
         for lsn, event, part in reversed(records):
-            if _is_stored(event, part):
+            if part or type(event) is not Enqueued or event.durable:  # a store keeps it
                 self._stored_ends.append(lsn)
                 break
         transient = transient_count(records) if self._ctx.settings.has_store else 0
@@ -506,11 +506,6 @@ def transient_count(records: list[LogRecord]) -> int:
     return sum(
         [len(event.queues) for _, event, part in records if type(event) is Enqueued and not (event.durable or part)]
     )
-
-
-def _is_stored(event: Event, part: bool) -> bool:
-    """Whether a store keeps it: all but what is a message alone, and not durable."""
-    return part or type(event) is not Enqueued or event.durable
 
 
 def _follow_messages(payloads: dict[int, dict[int, bytes]], lsn: int, event: Event) -> None:
