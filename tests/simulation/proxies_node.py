@@ -328,6 +328,8 @@ class ProxyNode(Node):
         else:
             self.schedule_turn()
 
+    tell_committed = want_turn
+
     def add(self, connection: Connection, protocol: ClientProtocol) -> None:
         self._protocols[connection] = protocol
 

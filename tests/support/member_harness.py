@@ -83,7 +83,7 @@ class MemberHarness(ProcessClocks):
         match effect:
             case fx.Send(link, frame):
                 self.send_frame(link, frame)
-            case fx.TurnDue():
+            case fx.TurnDue() | fx.Committed():
                 self.want_turn()
             case fx.Connect(link, address):
                 self.open_link(link, address)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -71,7 +70,7 @@ def test_a_bug_on_one_link_ends_that_link(monkeypatch: pytest.MonkeyPatch) -> No
     client, broker = story.client, story.broker
     receiver, sender = client.receiver("q", 10), client.sender("q")
     with monkeypatch.context() as broken:
-        broken.setattr(IncomingLink, "transfer", fail)
+        broken.setattr(IncomingLink, "transfers", fail)
         client.send_all(sender, "lost")
     assert sender.remote_condition.name == INTERNAL_ERROR
     assert [type(bug) for bug in story.bugs] == [PlannedBug]
@@ -286,14 +285,14 @@ def test_a_bug_while_messages_are_sent_ends_the_link_and_gives_all_of_them_back(
     story = Story()
     client = story.client
     client.publish("q", "a", "b", "c")
-    sent = count()
-    send = Sender.send
+    send_all = Sender.send_all
 
-    def fails_later(sender: Sender, payload: bytes, number: int | None = None) -> Any:
-        return fail() if next(sent) else send(sender, payload, number)
+    def fails_later(sender: Sender, payloads: list[bytes]) -> Any:
+        send_all(sender, payloads[:1])
+        fail()
 
     with monkeypatch.context() as broken:
-        broken.setattr(Sender, "send", fails_later)
+        broken.setattr(Sender, "send_all", fails_later)
         receiver = client.receiver("q", 3)
     assert name_of_end(receiver) == INTERNAL_ERROR
     assert len(story.bugs) == 1

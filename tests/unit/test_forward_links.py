@@ -106,7 +106,7 @@ class Broker:
     def schedule_turn(self) -> None:
         """The test has them."""
 
-    want_turn = schedule_turn
+    tell_committed = schedule_turn
 
     def lead(self, generation: int) -> None:
         """This broker leads `red`, in that generation."""

@@ -9,6 +9,7 @@ from qpid_ha_broker.ha.effects import (
     Answered,
     Ask,
     Close,
+    Committed,
     Effect,
     Notice,
     Send,
@@ -134,6 +135,10 @@ class MemberContext:
         if request:
             self.effects.append(Answered(request, done, text))
 
+    def tell_committed(self) -> None:
+        """More is committed."""
+        self.effects.append(Committed())
+
     def want_turn(self) -> None:
-        """Something was written, or committed."""
+        """Something was written."""
         self.effects.append(TurnDue())

@@ -383,7 +383,12 @@ class EndClients(NamedTuple):
 
 
 class TurnDue(NamedTuple):
-    """Have a turn soon: something was written to the log, or committed."""
+    """Have a turn soon: something was written to the log."""
+
+
+class Committed(NamedTuple):
+    """More of the log is committed: let those hear who wait for that. It takes a turn only where that finds more to
+    do."""
 
 
 class Answered(NamedTuple):
@@ -432,6 +437,7 @@ Effect = (
     | StatusChanged
     | EndClients
     | TurnDue
+    | Committed
     | Answered
     | Discarded
     | Notice

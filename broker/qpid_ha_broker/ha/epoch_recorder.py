@@ -102,7 +102,8 @@ class EpochRecorder:
     @property
     def has_work(self) -> bool:
         """Whether something is to be recorded, or the peers are to be asked before a backup may join."""
-        return self._is_urgent or self._is_begin_due
+        confirmed = self.confirmed  # asked after each input: most do not get further
+        return self._is_urgent or (confirmed is not None and confirmed.claimed and self._is_begin_due)
 
     @property
     def _is_urgent(self) -> bool:

@@ -116,7 +116,7 @@ class InSyncSet:
         before = self._acknowledged.get(name)
         if before is not None and lsn > before:
             self._acknowledged[name] = lsn
-            if before <= self.committed_lsn or self._departures or self._returned:
+            if before <= self.committed_lsn or self._leaving or self._forgotten or self._returned:
                 self._advance()
 
     def join(self, name: str, lsn: int, *, remembers: bool = True) -> InSyncChange:
@@ -179,17 +179,21 @@ class InSyncSet:
         return [*self._leaving.values(), *self._forgotten]
 
     def _advance(self) -> None:
-        held_by_all = min(self._acknowledged.values())
+        committable_lsn = min(self._acknowledged.values())
+        if self._leaving or self._forgotten or self._returned:
+            committable_lsn = self._committable(committable_lsn)
+        if committable_lsn > self.committed_lsn and self.is_large_enough:
+            self.committed_lsn = committable_lsn
+
+    def _committable(self, held_by_all: int) -> int:
+        """Where some have left or are back; forgets of them what counts no more."""
         for name, leaving in list(self._leaving.items()):
             if leaving.counts(held_by_all):
                 del self._leaving[name]
         if self._forgotten:
             self._forgotten = [leaving for leaving in self._forgotten if not leaving.counts(held_by_all)]
         committable_lsn = min([held_by_all, *[leaving.acknowledged for leaving in self._departures]])
-        if self._returned:
-            committable_lsn = self._undo(committable_lsn)
-        if self.is_large_enough:
-            self.committed_lsn = max(self.committed_lsn, committable_lsn)
+        return self._undo(committable_lsn) if self._returned else committable_lsn
 
     def _undo(self, committable_lsn: int) -> int:
         """Forget departures whose return will be committed with them; what may be committed because of the others.

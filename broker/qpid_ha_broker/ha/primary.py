@@ -150,8 +150,10 @@ class Primary:
     @property
     def has_somebody_behind(self) -> bool:
         """Whether a backup catches up, or somebody copies a queue."""
-        is_copied = bool(self.followers.links)
-        return is_copied or any(backup.progress is not BackupProgress.FOLLOWING for backup in self.links.values())
+        for backup in self.links.values():  # asked in each turn
+            if backup.progress is not BackupProgress.FOLLOWING:
+                return True
+        return bool(self.followers.links)
 
     @property
     def has_work(self) -> bool:
@@ -195,7 +197,7 @@ class Primary:
             self.proof.committed(committed_lsn)
             self.commits.look(self._ctx.clock_s, self._tail.last_lsn, committed_lsn)
             self.followers.release(committed_lsn)
-            self._ctx.want_turn()
+            self._ctx.tell_committed()
             if 0 < self._map_lsn <= committed_lsn:  # every broker sends clients where the map says
                 self._map_lsn = 0
                 self._feed.tell_committed(self.links.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import chain, islice
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from qpid_ha_broker.events.codec import LogRecord, decode
@@ -259,7 +259,10 @@ class Replica:
         else:
             self._held.append(Held(frame.last_lsn, records))
             self.history.hold(marks)
-        self._stored_ends += islice((lsn for lsn, event, part in reversed(records) if _is_stored(event, part)), 1)
+        for lsn, event, part in reversed(records):
+            if part or type(event) is not Enqueued or event.durable:  # a store keeps it
+                self._stored_ends.append(lsn)
+                break
         transient = transient_count(records) if self._ctx.settings.has_store else 0
         self.durable.persist(frame.first_lsn, frame.last_lsn, frame.committed_lsn, transient, frame.data)
         self.commit(frame.committed_lsn)
@@ -503,11 +506,6 @@ def transient_count(records: list[LogRecord]) -> int:
     return sum(
         [len(event.queues) for _, event, part in records if type(event) is Enqueued and not (event.durable or part)]
     )
-
-
-def _is_stored(event: Event, part: bool) -> bool:
-    """Whether a store keeps it: all but what is a message alone, and not durable."""
-    return part or type(event) is not Enqueued or event.durable
 
 
 def _follow_messages(payloads: dict[int, dict[int, bytes]], lsn: int, event: Event) -> None:

@@ -25,26 +25,26 @@ EMPTIED_LENGTH: Final = 500
 class WorkQueue:
     """The promise: no task gets on by two portions while another one waits."""
 
-    __slots__ = ("_tasks",)
+    __slots__ = ("tasks",)
 
     def __init__(self) -> None:
-        self._tasks: deque[Task] = deque()
-        """The one whose turn is next first."""
+        self.tasks: deque[Task] = deque()
+        """What `run` has to do; the one whose turn is next first."""
 
     def __bool__(self) -> bool:
         """Whether `run` has something to do."""
-        return bool(self._tasks)
+        return bool(self.tasks)
 
     def add(self, task: Task) -> None:
         """Begin `task` with one of the next calls of `run`."""
-        self._tasks.append(task)
+        self.tasks.append(task)
 
     def run(self, budget: Budget = UNLIMITED) -> None:
         """Do a portion of each task in turn until all have come to their end or `budget` is spent: one at least."""
-        while self._tasks:
-            task = self._tasks.popleft()
+        while self.tasks:
+            task = self.tasks.popleft()
             if next(task, _END) is not _END:
-                self._tasks.append(task)
+                self.tasks.append(task)
             if budget.is_spent:
                 break
 

@@ -39,6 +39,7 @@ from qpid_ha_broker.server.control.remote_control import RemoteControl
 from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
+from qpid_ha_broker.server.runtime.due_parties import TurnPlace
 from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.runtime.member_settings import member_settings
@@ -54,6 +55,7 @@ from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.loading import StoreLoading
 from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.store import make_store
+from qpid_ha_broker.server.turns import Turns
 from qpid_ha_config.kinds import AUTO, QueueArgument
 from qpid_ha_config.settings import BrokerSettings
 
@@ -103,9 +105,6 @@ class Broker:
         self._deserted.set()
         self.is_in_turn = False
         """Near its end: what is committed by now is told, and what was sent is written, before it is over."""
-        self._turn_is_due = False
-        self._has_news = False
-        """In this turn something was committed of which clients may not have been told yet."""
         self.waiters = CommitWaiters(self.schedule_turn)
         descriptors = Descriptors.current()
         self.admission: Admission[ClientProtocol] = Admission(_admission_limits(settings, descriptors))
@@ -116,6 +115,7 @@ class Broker:
         self.files = ReloadedFiles(Engines(self.current, self.notices.fault), access, audit)
         self._ticker: asyncio.Task[None] | None = None
         self.outside = OutsideBrokers(self)
+        self.turns = Turns(self)
         management = self.container.management
         management.control = RemoteControl(
             self.current, self.container.access, self.schedule_turn, lambda: self.control
@@ -132,7 +132,7 @@ class Broker:
         """What is done with the store, if there is one."""
         self.loading: StoreLoading | None = None
         """While the store is loaded; nobody may touch the container's resources then."""
-        self.control = ControlServer(settings.control_socket, self._own_methods(), record=audit.request)
+        self.control: ControlServer = ControlServer(settings.control_socket, self._own_methods(), record=audit.request)
         """Answers what operators and agents ask, through its socket or otherwise."""
 
     def _own_methods(self) -> dict[str, Method]:
@@ -233,10 +233,14 @@ class Broker:
             self.membership.start()  # before the first client: there is nobody to ask
         else:
             self.container.peers = self.membership.default.links
-            self.sets = make_set_cluster(self, None if self.broker_store is None else self.broker_store.store.storage)
+            self.sets = make_set_cluster(
+                self, None if self.broker_store is None else self.broker_store.store.storage, self.turns.due
+            )
             if self._settings.ha.clients == "proxy":
                 proxying = Proxying(self, PeerEngines(self.current, self.notices.fault), self.sets.addresses)
                 self.sets.proxying = self.connections.relays = proxying
+                self.turns.due.join(TurnPlace.RELAYS, proxying.flush)
+                proxying.unflushed.due = partial(self.turns.due.put, TurnPlace.RELAYS)
                 self.container.gate = proxying.gate
             of_sets = SetMethods(self.sets, self._own_methods()["queues"])
             self.control.methods = of_sets.methods(self.control.methods)
@@ -374,52 +378,18 @@ class Broker:
 
     def schedule_turn(self) -> None:
         """Have a turn at the end of this round of the loop."""
-        if not self._turn_is_due:
-            self._turn_is_due = True
-            asyncio.get_running_loop().call_soon(self.turn)
+        self.turns.schedule()
 
-    def want_turn(self) -> None:
-        """Something was committed, or is to be sent: at the end of this turn, or in one of its own."""
-        if self.is_in_turn:
-            self._has_news = True
-        else:
-            self.schedule_turn()
+    def tell_committed(self) -> None:
+        """Something was committed: have those told who wait for it, at the end of this turn, or without one."""
+        self.turns.tell_committed()
 
     def turn(self) -> None:
         """Make the broker's move, and write to everybody what came of it."""
-        self._turn_is_due = False
-        self.set_time()
-        if self.loading is not None:  # there is no move to make, and nobody to serve
-            self._flush_touched()
-            notices, self.container.notices = self.container.notices, []
-            self.notices.log(notices)
-            return
-        if self.sets is not None and self.sets.proxying is not None and self.sets.proxying.awaits_flush:
-            self._flush_touched()  # what is relayed has nothing to do with the move
-            self.sets.proxying.flush()
-        (_, batch), *others = self.container.turn()
-        self.is_in_turn = True
-        self.membership.default.turn_ended(batch)
-        if self.sets is not None:
-            self.sets.turn_ended(others)
-        self.is_in_turn = False
-        if self._has_news:
-            self._has_news = False
-            self.container.tell_what_is_committed()
-        self._flush_touched()
-        if self.sets is not None and self.sets.proxying is not None:
-            self.sets.proxying.flush()
-        self.outside.remotes.flush()
-        self.waiters.turn_ended()
-        self.notices.log(self.container.take_notices())
-        if self.broker_store is not None:
-            self.broker_store.pager.turn()
-        if self.sets is not None and others:
-            self.sets.turn_pagers(others)
-        if self.container.has_work:
-            self.schedule_turn()
+        self.turns.run()
 
-    def _flush_touched(self) -> None:
+    def flush_touched(self) -> None:
+        """Write what links have for their peers."""
         touched = self.connections.take_touched()
         for connection in sorted(touched, key=_is_a_client):  # brokers first: confirmations wait for their answers
             protocol = self._protocols.get(connection)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qpid_ha_broker.amqp.connections.container import Container, LogNotice
+from qpid_ha_broker.amqp.connections.container import Container
 
 NOTES_LIMIT = 100
 """Lines that one connection may cause in the log."""
@@ -24,12 +24,12 @@ class ConnectionLog:
     def write(self, level: str, text: str) -> None:
         """A line that comes once in a connection's life."""
         source = "connection" if self.is_let_in else "handshake"
-        self._container.notices.append(LogNotice(level, source, f"{self._peer} {text}"))
+        self._container.notices.add(level, source, f"{self._peer} {text}")
 
     def write_elsewhere(self, level: str, text: str) -> None:
         """A link belongs where another broker leads, or nobody: it may be tried as often as it likes, which is counted
         with all others of the kind."""
-        self._container.notices.append(LogNotice(level, "elsewhere", f"{self._peer} {text}"))
+        self._container.notices.add(level, "elsewhere", f"{self._peer} {text}")
 
     def note(self, level: str, text: str) -> None:
         """A line that the client can cause as often as it likes."""

@@ -91,6 +91,25 @@ class LogNotice(NamedTuple):
     text: str
 
 
+class Notices:
+    """What there is to log since it was taken."""
+
+    def __init__(self) -> None:
+        self.due: Callable[[], None] = lambda: None
+        """Called when there is something."""
+        self._notices: list[LogNotice] = []
+
+    def add(self, level: str, source: str, text: str) -> None:
+        """One more line."""
+        self._notices.append(LogNotice(level, source, text))
+        self.due()
+
+    def take(self) -> list[LogNotice]:
+        """Once each."""
+        notices, self._notices = self._notices, []
+        return notices
+
+
 class Greeting:
     """What clients are told at their open."""
 
@@ -161,6 +180,7 @@ class Container:
         """The driver sets it."""
         self.work = WorkQueue()
         """Links that end because their session or connection has, of whichever sets."""
+        self.notices = Notices()
         self._touched: dict[HostedSet, None] = {}
         """Sets other than `default` that are to have a turn."""
         self.visited: list[HostedSet] = []
@@ -174,12 +194,10 @@ class Container:
         """Brings what comes to an exchange to the queues of all sets."""
         self.directory: SetDirectory = OneSet()
         """What is known of the sets of the cluster."""
-        access = AccessControl(
-            lambda level, text: self.notices.append(LogNotice(level, "access", text)), lambda: self.now_ms
-        )
+        access = AccessControl(lambda level, text: self.notices.add(level, "access", text), lambda: self.now_ms)
         access.cluster_user = settings.peer_user
         limits = UserLimits(
-            lambda level, text: self.notices.append(LogNotice(level, "access", text)),
+            lambda level, text: self.notices.add(level, "access", text),
             lambda: self.now_ms,
             lambda: self.clock(),
             settings.max_message_bytes,
@@ -208,7 +226,6 @@ class Container:
         """Who opens the gate of a set that begins to be led here, some time later; None: it has none."""
         self.starved: dict[LinkEndpoint, None] = {}
         """Publishers that wait for memory."""
-        self.notices: list[LogNotice] = []
 
     # --- the sets
 
@@ -318,11 +335,11 @@ class Container:
 
     def take_notices(self) -> list[LogNotice]:
         """What there is to log."""
+        notices = self.notices.take()
         for hosted in (self.default, *self.visited):
             of_set = "" if hosted is self.default else f"set {hosted.name}: "
             for text, transient in hosted.configuration.take_changes():
-                self.notices.append(LogNotice("debug" if transient else "info", "configuration", of_set + text))
-        notices, self.notices = self.notices, []
+                notices.append(LogNotice("debug" if transient else "info", "configuration", of_set + text))
         return notices
 
     @property
@@ -340,14 +357,15 @@ class Container:
     @property
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
-        return bool(self._touched or self.work) or self.default.has_work
+        return bool(self._touched or self.work.tasks) or self.default.has_work
 
     def turn(self) -> list[tuple[HostedSet, LogBatch | None]]:
         """End a round; returns what the witnesses of each set that had a turn must see. `default` is the first.
 
         Call again when a witness has acknowledged.
         """
-        self.work.run(Budget(self.clock, PORTIONS_S))
+        if self.work.tasks:
+            self.work.run(Budget(self.clock, PORTIONS_S))
         self.sessions.look()
         turns = [(self.default, self.default.turn())]
         self.visited = []
@@ -372,8 +390,11 @@ class Container:
         self.visited = [hosted for hosted, _ in turns]
         return turns
 
-    def tell_what_is_committed(self) -> None:
-        """Tell those who wait in `default` and in what was touched since its turn, after the last steps of a turn."""
+    def tell_what_is_committed(self, *, in_turn: bool = True) -> None:
+        """Tell those who wait in `default` and in what was touched since its turn: after the last steps of a turn, or
+        without one."""
+        if not in_turn:
+            self.visited = list(self._touched)
         self.default.tell_what_is_committed()
         for hosted in list(self._touched):
             hosted.tell_what_is_committed()
@@ -433,7 +454,7 @@ class Container:
             return True
         if not self.starved:
             text = f"{self._used_bytes} bytes are held, memory-limit is reached: publishers wait"
-            self.notices.append(LogNotice("warning", "memory", text))
+            self.notices.add("warning", "memory", text)
         self.starved[link] = None
         return False
 

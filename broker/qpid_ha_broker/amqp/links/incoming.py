@@ -325,6 +325,37 @@ class IncomingLink(ReceivingLink):
             state = state._replace(relayed_for=self._relay.client_text)
         return state if self.target is None else state._replace(node=self.target.node.name)
 
+    def transfers(self, batch: list[Transfer]) -> None:
+        """As of every link; the short way for messages about which there is nothing to decide, as `enqueue_plain`."""
+        queue, resources = self._queue, self.hosted.resources
+        if queue is None or self._relay is not None or resources.replication.is_restricted:
+            super().transfers(batch)
+            return
+        limit, has_short = self.max_message_bytes, False
+        enqueue, read_header, log = resources.sets.holding(queue).enqueue_plain, self._read_header, queue.log
+        for transfer in batch:
+            delivery, payload, settled, state = transfer
+            is_whole = not self._parts and len(payload) <= limit
+            header = None
+            if is_whole and not queue.needs_care and state != engine.TRANSACTIONAL and not self._has_ended:
+                try:
+                    header = read_header(payload)
+                except AmqpError:
+                    header = None  # the long way refuses it
+            if header is None or header.ttl_ms or payload[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
+                super().transfers([transfer])
+                continue
+            lsn, has_short = enqueue(queue, payload, header.durable, header.priority), True
+            if settled:
+                engine.forget(delivery)
+                self._credit_due += 1
+            else:
+                self._unconfirmed.append((log, lsn, None, delivery))
+        if has_short:
+            self.hosted.unconfirmed[self] = None
+            if not self.hosted.is_touched:
+                self.hosted.touch()
+
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Publish one message."""
         whole = self.whole(payload)

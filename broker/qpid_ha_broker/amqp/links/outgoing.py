@@ -164,22 +164,29 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     # --- messages out
 
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
-        sections, shows_ids = self._container.sections, self.after is not None or self._relay is not None
-        for entry, body in zip(entries, bodies, strict=False):
-            if entry.acquired_before or entry.id <= self.queue.redelivered_below:  # `is_redelivered`, without a call
-                payload = sections.redelivered(body, self.queue.deliveries_before(entry))
+        sections, queue, sender = self._container.sections, self.queue, self._sender
+        fresh, below = sections.fresh, queue.redelivered_below
+        payloads = [
+            sections.redelivered(body, queue.deliveries_before(entry))
+            if entry.acquired_before or entry.id <= below  # `is_redelivered`, without a call
+            else fresh(body)
+            for entry, body in zip(entries, bodies, strict=False)
+        ]
+        shows_ids = self.after is not None or self._relay is not None
+        if self._presettled:
+            for entry, payload in zip(entries, payloads, strict=True):
+                sender.send_settled(payload, entry.id if shows_ids else None)
+            if not self.browsing:
+                self.hosted.resources.accept(queue, entries)
+        else:
+            if shows_ids:
+                sent = [sender.send(payload, entry.id) for entry, payload in zip(entries, payloads, strict=True)]
             else:
-                payload = sections.fresh(body)
-            number = entry.id if shows_ids else None
-            if self._presettled:
-                self._sender.send_settled(payload, number)
-            else:
-                delivery, tag = self._sender.send(payload, number)
-                size = len(payload)
-                self._unsettled[delivery] = (entry, tag, size)
-                self._container.held.unsettled_bytes += size
-        if self._presettled and not self.browsing:
-            self.hosted.resources.accept(self.queue, entries)
+                sent = sender.send_all(payloads)
+            unsettled = self._unsettled
+            for entry, payload, (delivery, tag) in zip(entries, payloads, sent, strict=True):
+                unsettled[delivery] = (entry, tag, len(payload))
+            self._container.held.unsettled_bytes += sum(map(len, payloads))
         self._newest.note(len(entries))
 
     def _count_unsettled(self) -> None:
@@ -196,6 +203,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
             super().dispositions(batch)
             return
         unsettled, accepted, freed = self._unsettled, [], 0
+        settled_now, tags = [], []
         for delivery, state, settled in batch:
             found = unsettled.pop(delivery, None)
             if found is None:
@@ -204,10 +212,12 @@ class OutgoingLink(PacedConsumer, EachDisposition):
             accepted.append(entry)
             freed += size
             if settled:
-                engine.forget(delivery)
-                self._sender.free(tag)
+                settled_now.append(delivery)
+                tags.append(tag)
             else:
                 self._answered.append((delivery, state, tag))
+        engine.forget_all(settled_now)
+        self._sender.free_all(tags)
         if not self.browsing:
             self._accepted += accepted
         self._container.held.unsettled_bytes -= freed
@@ -277,9 +287,12 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         waiting = self._unconfirmed
         while waiting and waiting[0][0].is_committed:
             _, answered = waiting.popleft()
-            for delivery, state, tag in answered:
-                engine.settle(delivery, state)
-                self._sender.free(tag)
+            if all(state == engine.ACCEPTED for _, state, _ in answered):
+                engine.accept_all([delivery for delivery, _, _ in answered])
+            else:
+                for delivery, state, _ in answered:
+                    engine.settle(delivery, state)
+            self._sender.free_all([tag for _, _, tag in answered])
             self.connection.touch()
         return bool(waiting)
 

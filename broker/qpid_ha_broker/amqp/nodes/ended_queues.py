@@ -25,12 +25,14 @@ class EndedQueues:
     @property
     def are_due(self) -> bool:
         """Whether there is something to be done in the next turn."""
-        catalog = self._resources.catalog
-        return bool(catalog.deleted_queues or catalog.displaced_queues)
+        catalog, waiting = self._resources.catalog, self._deleted
+        is_told = bool(waiting) and any(token.is_committed for token, _ in waiting)
+        return is_told or bool(catalog.deleted_queues or catalog.displaced_queues)
 
     def look(self, *, read_only: bool) -> None:
         """Tell those who are to know. `read_only`: others write, so what counts here may be told."""
-        if self.are_due:
+        catalog = self._resources.catalog
+        if catalog.deleted_queues or catalog.displaced_queues:
             self._stop_consumers(read_only)
         waiting, self._deleted = self._deleted, []
         for token, queue in waiting:

@@ -47,6 +47,12 @@ PORTIONS_S = 0.004
 """For all work that is done in portions, in one turn."""
 
 
+class NoticesDue(Protocol):
+    """Who hears that there is something to log."""
+
+    due: Callable[[], None]
+
+
 class SetContainer(Protocol):
     """What a hosted set needs of the container."""
 
@@ -55,6 +61,10 @@ class SetContainer(Protocol):
     directory: SetDirectory
     default: HostedSet
     steady: SteadyTime
+
+    @property
+    def notices(self) -> NoticesDue:
+        """What there is to log."""
 
     def touched(self, hosted: HostedSet) -> None:
         """`hosted` is to have a turn."""
@@ -81,6 +91,7 @@ class HostedSet:
         self.name = resources.name
         self.resources = resources
         self.configuration = Configuration(resources)
+        self.configuration.changed = lambda: host.notices.due()
         self.administration = Administration(resources, self.configuration)
         self._read_only = False
         self.is_touched = False
@@ -169,10 +180,10 @@ class HostedSet:
         """Whether another turn is due at once."""
         resources = self.resources
         for log in resources.sets.logs:
-            if log.has_pending:
+            if log.pending:
                 return True
-        goes_on = bool(resources.timers.is_behind or resources.work or self.garbage)
-        return resources.has_work or goes_on or self._ended_queues.are_due
+        goes_on = bool(resources.timers.is_behind or resources.work.tasks or self.garbage.tasks)
+        return goes_on or resources.has_work or self._ended_queues.are_due
 
     @property
     def awaits_turn(self) -> bool:
@@ -191,30 +202,38 @@ class HostedSet:
             self.flush_accepted()
         if resources.overrun:
             self._delete_overrun_queues()
-        self._ended_queues.look(read_only=self.read_only)
-        if resources.work or self.garbage:
+        if self._ended_queues.are_due:
+            self._ended_queues.look(read_only=self._read_only)
+        if resources.work.tasks or self.garbage.tasks:
             budget = Budget(host.clock, PORTIONS_S)
             resources.work.run(budget)
             self.garbage.run(budget)
         if self._awaited:
             self._tell_awaited()
         # On a replica no time passes: what has expired there, the primary decides.
-        catalog.now_ms = now_ms = 0 if self.read_only else self.now_ms
-        if resources.replication.lead_proof is LeadProof.MISSING or resources.has_work:
+        catalog.now_ms = now_ms = 0 if self._read_only else catalog.clock.now_ms(host.now_ms)
+        has_work = resources.has_work
+        if has_work or resources.replication.lead_proof is LeadProof.MISSING:
             self._look_at_lead()
-        if resources.has_work:
+            has_work = resources.has_work
+        if has_work:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
                 of_session = handout.consumer.session_owner is not None
                 (self._withheld_of_sessions if of_session else self._withheld).append(handout)
-        while self._withheld and self._withheld[0].written.is_committed:
-            consumer, entries, _ = self._withheld.popleft()
-            _deliver(consumer, entries)
-        wall_ms = host.steady.wall_ms()
+        if self._withheld:
+            self._deliver_withheld()
         for log in resources.sets.logs:
-            log.note_time(wall_ms)
+            if log.last_lsn != log.write_times.last_lsn:
+                log.note_time(host.steady.wall_ms())
         batch = self.take_batch()
         self.tell_what_is_committed()
         return batch
+
+    def _deliver_withheld(self) -> None:
+        withheld = self._withheld
+        while withheld and withheld[0].written.is_committed:
+            consumer, entries, _ = withheld.popleft()
+            _deliver(consumer, entries)
 
     def withholds_from(self, consumer: Consumer) -> bool:
         """Whether messages were handed out to it that may not be sent before that is committed.
@@ -225,7 +244,10 @@ class HostedSet:
         return any(handout.consumer is consumer for handout in withheld)
 
     def tell_what_is_committed(self) -> None:
-        """Tell those who wait; at the end of a turn, and after it when its last steps have committed something."""
+        """Tell those who wait, and give out what was held back for that: at the end of a turn, and whenever something
+        is committed after it."""
+        if self._withheld:
+            self._deliver_withheld()
         if self.resources.replication.lead_proof is LeadProof.MISSING or self._withheld_of_sessions:
             self._look_at_lead()
         is_doubtful, of_sessions = (

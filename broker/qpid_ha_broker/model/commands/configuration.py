@@ -64,6 +64,8 @@ class Configuration:
         self._resources = resources
         self._catalog = resources.catalog
         self._replication, self._sets = resources.replication, resources.sets
+        self.changed: Callable[[], None] = lambda: None
+        """Called when `take_changes` has something more."""
         self._changes: list[ConfigurationChange] = []
         self._submitted: list[tuple[CommitToken, ConfigurationChange]] = []
         """To a group: those that may not count, yet or ever."""
@@ -467,6 +469,7 @@ class Configuration:
             self._changes.append(change)
         else:
             self._submitted.append((self._unit, change))
+        self.changed()
 
     def _write_declared(self, event: ev.QueueDeclared, level: Replicate) -> CommitToken:
         if level is not Replicate.CONFIGURATION:

@@ -40,7 +40,7 @@ class LocalLog(Log):
         if self._acknowledged:
             after_lsn = self._beside.last_lsn
             if not self._places or self._places[-1][1] != after_lsn:
-                self._places.append((len(self._pending), after_lsn))
+                self._places.append((len(self.pending), after_lsn))
         return super().append(event, part)
 
     def join(self) -> None:
@@ -53,9 +53,9 @@ class LocalLog(Log):
         """What was written since the last call, cut where the other log was written in between."""
         joined_lsn, self._joined_lsn = self._joined_lsn, None
         is_joined = joined_lsn is not None and joined_lsn < self._beside.last_lsn
-        if not self._pending:
+        if not self.pending:
             return []
-        pending, self._pending = self._pending, []
+        pending, self.pending = self.pending, []
         places, self._places = self._places, []
         ends = [start for start, _ in places[1:]] + [len(pending)]
         parts = []

@@ -119,10 +119,10 @@ class Log:
     __slots__ = (
         "_acknowledged",
         "_doubtful_upto",
-        "_pending",
         "_units",
         "_unsure_upto",
         "last_lsn",
+        "pending",
         "shown_lsn",
         "write_times",
     )
@@ -136,7 +136,8 @@ class Log:
         """Where others write: what counts here may be taken back until that LSN is committed. 0: nothing may."""
         self.write_times = WriteTimes()
         self._acknowledged: dict[str, int] = {}
-        self._pending: list[LogRecord] = []
+        self.pending: list[LogRecord] = []
+        """What `take_batch` has for the witnesses."""
         self._units: deque[tuple[int, int]] = deque()
         """First and closing LSN of units that may not be committed yet."""
 
@@ -165,7 +166,7 @@ class Log:
     @property
     def has_pending(self) -> bool:
         """Whether `take_batch` has something for the witnesses."""
-        return bool(self._pending)
+        return bool(self.pending)
 
     @property
     def is_witnessed(self) -> bool:
@@ -176,7 +177,7 @@ class Log:
         """Give `event` the next LSN. `part`: it counts only when the unit's TransactionCommitted follows."""
         lsn = self.last_lsn = self.last_lsn + 1
         if self._acknowledged:
-            self._pending.append(LogRecord(lsn, event, part))
+            self.pending.append(LogRecord(lsn, event, part))
         return lsn
 
     def append_unit(self, events: Sequence[Event]) -> list[int]:
@@ -190,10 +191,10 @@ class Log:
 
     def take_batch(self) -> LogBatch | None:
         """What was written since the last call, for every witness; None when there is nothing to tell."""
-        pending = self._pending
+        pending = self.pending
         if not pending:
             return None
-        self._pending = []
+        self.pending = []
         data, transient = encode_counting(pending)
         return LogBatch(pending[0].lsn, pending[-1].lsn, data, transient)
 
@@ -220,7 +221,7 @@ class Log:
         """The log now ends at `last_lsn`, and every witness holds it so far: what nobody has taken yet is dropped."""
         self.last_lsn = last_lsn
         self.write_times.truncate(last_lsn)
-        self._pending = []
+        self.pending = []
         self._units.clear()
         self._acknowledged = dict.fromkeys(self._acknowledged, last_lsn)
 
@@ -239,7 +240,7 @@ class Log:
         """Stop waiting for `name`. Whether that is safe is for the caller to know."""
         del self._acknowledged[name]
         if not self._acknowledged:
-            self._pending.clear()
+            self.pending.clear()
             self._units.clear()
 
     def acknowledge(self, name: str, lsn: int) -> None:

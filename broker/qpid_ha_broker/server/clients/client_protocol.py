@@ -183,6 +183,8 @@ class ClientProtocol(asyncio.Protocol):
                 self._write(output)
         if self.connection.has_ended:
             self._leave()
+        elif self.connection.is_open:  # it goes on, and Proton need not be asked
+            return
         if self.connection.engine.finished and self.connection.peer_has_closed:
             self._transport.close()
         elif not self._has_said_all and (self.connection.engine.finished or self.connection.is_hung_up):

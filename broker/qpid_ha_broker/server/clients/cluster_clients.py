@@ -71,6 +71,7 @@ class ClientAccess(SetClients):
 
     def status_changed(self) -> None:
         """The core told of it: if somebody else leads now, or serves no more, everybody else is told."""
+        self.changed()
         status = self._member.status
         leader = (status.state, status.primary, status.primary_address, self.is_serving)
         if leader != self._announced:

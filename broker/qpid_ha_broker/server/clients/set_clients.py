@@ -11,6 +11,7 @@ from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
+from qpid_ha_broker.server.runtime.due_parties import nobody_asks
 
 
 class ServingHost(Protocol):
@@ -27,7 +28,7 @@ class SetClients:
     `ClientsEnded` is fed.
     """
 
-    __slots__ = ("_broker", "_feed", "_hosted", "_is_leaving", "_is_over", "_leads", "_run_turn")
+    __slots__ = ("_broker", "_feed", "_hosted", "_is_leaving", "_is_over", "_leads", "_run_turn", "changed")
 
     def __init__(
         self,
@@ -42,6 +43,8 @@ class SetClients:
         self._leads = leads
         self._feed = feed
         self._run_turn = run_turn
+        self.changed: Callable[[], None] = nobody_asks
+        """Called when the member's status may be another one, or whether clients are served."""
         self._is_leaving = False
         """Clients are about to be ended, because the core wants to be primary no more."""
         self._is_over = False
@@ -57,6 +60,7 @@ class SetClients:
 
     def status_changed(self) -> None:
         """The core told of it."""
+        self.changed()
         self.update()
 
     def end_now(self) -> None:

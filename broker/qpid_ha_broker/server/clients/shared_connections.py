@@ -18,6 +18,7 @@ from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.server.peers.peer_channels import Dialler, OutgoingChannel
 from qpid_ha_broker.server.peers.sub_channels import Accept, Multiplexer, SharedTimes, SubChannel
+from qpid_ha_broker.server.runtime.due_parties import DueItems
 from qpid_ha_broker.server.runtime.host import Host
 
 log = logging.getLogger("peers")
@@ -128,7 +129,7 @@ class SharedConnections:
         self._ours: dict[str, SharedConnection] = {}
         self._dialled: dict[str, OutgoingChannel] = {}
         self._theirs: dict[Channel, SharedConnection] = {}
-        self._unflushed: dict[SharedConnection, None] = {}
+        self.unflushed = DueItems[SharedConnection]()
         self._is_announcing = False
 
     @property
@@ -178,7 +179,7 @@ class SharedConnections:
 
     def want_flush(self, connection: SharedConnection) -> None:
         """The connection has something to send at the end of the turn."""
-        self._unflushed[connection] = None
+        self.unflushed.put(connection)
         if not self._broker.is_in_turn:
             self._broker.schedule_turn()
 
@@ -189,7 +190,7 @@ class SharedConnections:
     def forget(self, connection: SharedConnection, channel: Channel) -> None:
         """The connection is gone: who needs the address again gets another one."""
         self._theirs.pop(channel, None)
-        self._unflushed.pop(connection, None)
+        self.unflushed.items.pop(connection, None)
         if self._ours.get(connection.address) is connection:
             del self._ours[connection.address]
             del self._dialled[connection.address]
@@ -198,10 +199,8 @@ class SharedConnections:
 
     def flush(self) -> None:
         """The end of a turn: send what all of it had for each broker."""
-        if self._unflushed:
-            unflushed, self._unflushed = self._unflushed, {}
-            for connection in unflushed:
-                connection.flush()
+        for connection in self.unflushed.take():
+            connection.flush()
 
     def tick(self) -> None:
         """Several times in a heartbeat."""

@@ -11,6 +11,7 @@ from qpid_ha_broker.model.errors import ModelError, fresh
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.control.control import REFUSED, ControlError
+from qpid_ha_broker.server.runtime.due_parties import nobody_asks
 
 
 class CommitWaiters:
@@ -19,8 +20,8 @@ class CommitWaiters:
     def __init__(self, schedule_turn: Callable[[], None]) -> None:
         self._schedule_turn = schedule_turn
         self._waiting: list[tuple[Outcome[Any], asyncio.Future[Any]]] = []
-        self.also: Callable[[], None] | None = None
-        """Called at the end of each turn, too: for whoever measures how long commits take."""
+        self.due: Callable[[], None] = nobody_asks
+        """Called when somebody begins to wait: see `turn_ended`."""
 
     async def wait_committed(self, written: CommitToken) -> None:
         """Come back once `written` is committed. Raises ControlError when that is for others to decide."""
@@ -33,11 +34,12 @@ class CommitWaiters:
         """
         waiter: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((outcome, waiter))
+        self.due()
         self._schedule_turn()
         return await waiter
 
-    def turn_ended(self) -> None:
-        """Tell those of whose outcome all is committed."""
+    def turn_ended(self) -> bool:
+        """Tell those of whose outcome all is committed; whether others go on waiting."""
         for outcome, waiter in self._waiting:
             if waiter.done():
                 continue
@@ -49,8 +51,7 @@ class CommitWaiters:
             if done is not None and done.written.is_committed:
                 waiter.set_result(done.result)
         self._waiting = [item for item in self._waiting if not item[1].done()]
-        if self.also is not None:
-            self.also()
+        return bool(self._waiting)
 
     def refuse(self, resources: Resources) -> None:
         """This broker is primary of that set no more: what becomes of the last events there, others decide."""

@@ -16,6 +16,7 @@ from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster import control_frames as cf
 from qpid_ha_broker.cluster.messages import BrokerReport, OrderDeletion
 from qpid_ha_broker.events.types import SetRecorded
+from qpid_ha_broker.server.runtime.due_parties import nobody_asks
 
 log = logging.getLogger("controller")
 
@@ -91,6 +92,8 @@ class ControllerClient:
         self._why_closed = ""
         """What was said when the last channel ended; empty: nothing, or another one has held since."""
         self._report_at_s = 0.0
+        self.due: Callable[[], None] = nobody_asks
+        """Called when there is something to flush."""
         self._is_report_due = False
         self._numbers = itertools.count(1)
         self._records: dict[int, _RecordRequest] = {}
@@ -134,6 +137,7 @@ class ControllerClient:
     def changed(self) -> None:
         """Something is to be reported soon."""
         self._is_report_due = True
+        self.due()
 
     def flush(self) -> None:
         """The end of a turn: report what cannot wait for a tick."""

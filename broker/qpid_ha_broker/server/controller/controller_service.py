@@ -31,6 +31,7 @@ from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import ControlError
 from qpid_ha_broker.server.controller.leader_questions import LeaderQuestions
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.runtime.due_parties import nobody_asks
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_config.addresses import Address
 
@@ -113,6 +114,8 @@ class ControllerService:
         self._generation = 0
         """Of `default`, while this broker leads it."""
         self._began_s = self._again_s = self._pause_s = 0.0
+        self.due: Callable[[], None] = nobody_asks
+        """Called when it begins to wait for what it wrote: see `turn_ended`."""
         self._uncommitted_lsn = 0
         """Of the last write of which the core has not heard that it is committed; 0: it has of all."""
         self._committed_lsn = 0
@@ -207,8 +210,8 @@ class ControllerService:
             log.warning("the controller begins anew, from the cluster map")
             self._begin()
 
-    def turn_ended(self) -> None:
-        """Something may have been committed."""
+    def turn_ended(self) -> bool:
+        """Something may have been committed; whether more is awaited."""
         if self._uncommitted_lsn:
             committed_lsn = self._default.log.whole_lsn()
             if committed_lsn >= self._uncommitted_lsn:
@@ -216,6 +219,7 @@ class ControllerService:
             if committed_lsn != self._committed_lsn:
                 self._committed_lsn = committed_lsn
                 self._feed(ms.MapCommitted(committed_lsn))
+        return self._uncommitted_lsn > 0
 
     def request(self, request: ms.ClusterRequest | ms.DeclareQueue, answer: Answer) -> None:
         """Somebody wants something; `answer` is called once, unless this broker leads no more before that."""
@@ -395,6 +399,7 @@ class ControllerService:
             encode(0, event)  # raises before anything is written
         self._uncommitted_lsn = self._default.submit(effect.events).lsn
         self._inputs.insert(0, ms.MapWritten(effect.number, self._uncommitted_lsn))
+        self.due()
         self._broker.schedule_turn()
 
     def _send(self, name: str, frame: cf.ControlFrame) -> None:

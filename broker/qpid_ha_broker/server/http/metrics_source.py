@@ -21,6 +21,7 @@ from qpid_ha_broker.metrics.families import BROKER, PROCESS, SETS
 from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, queue_pieces
 from qpid_ha_broker.model.queues.queue_sums import QueueSums, sum_queues
+from qpid_ha_broker.server.runtime.due_parties import TurnPlace
 
 if TYPE_CHECKING:
     from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -62,11 +63,13 @@ class MetricsSource:
     def start(self) -> None:
         """Begin to count. The broker may load its store yet."""
         self._lag_task = asyncio.get_running_loop().create_task(self._watch_loop())
-        self._broker.waiters.also = self._turn_ended
+        due = self._broker.turns.due
+        due.join(TurnPlace.METRICS, self._turn_ended)
+        due.put(TurnPlace.METRICS)
 
     def stop(self) -> None:
         """Count no more."""
-        self._broker.waiters.also = None
+        self._broker.turns.due.leave(TurnPlace.METRICS)
         for task in (self._lag_task, self._events):
             if task is not None:
                 task.cancel()
@@ -92,7 +95,7 @@ class MetricsSource:
                 changes["step_downs"] += event["before"] == State.PRIMARY
                 changes["catch_ups"] += event["after"] == State.CATCHUP
 
-    def _turn_ended(self) -> None:
+    def _turn_ended(self) -> bool:
         container = self._broker.container
         now_s = time.perf_counter()
         for hosted in (container.default, *container.visited):
@@ -105,6 +108,7 @@ class MetricsSource:
                 self._latencies[hosted] = ConfirmLatency(log.last_lsn, self.confirms)
             else:
                 latency.turn_ended(log.last_lsn, log.committed_lsn, now_s)
+        return True
 
     # --- what is told
 

@@ -14,6 +14,7 @@ from qpid_ha_broker.amqp.relaying.far_connection import AnyFar, FarEnd
 from qpid_ha_broker.server.proxies.far_pool import AnyWay, FarPool
 from qpid_ha_broker.server.proxies.upstream_socket import Made, UpstreamSocket
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks, TicksWhileUsed
+from qpid_ha_broker.server.runtime.due_parties import DueItems
 from qpid_ha_broker.server.runtime.host import Host
 
 TICK_S: Final = 0.05
@@ -36,7 +37,7 @@ class FarLinks(Generic[AnyFarEnd, AnyFar, AnyWay]):
     def __init__(self, host: ProxyHost) -> None:
         self.pool: FarPool[AnyFarEnd, UpstreamSocket[AnyFar], AnyWay] = FarPool(self._make_socket)
         self._host = host
-        self._unflushed: dict[UpstreamSocket[AnyFar], None] = {}
+        self.unflushed = DueItems[UpstreamSocket[AnyFar]]()
         self._tasks = BackgroundTasks()
         self._ticks = TicksWhileUsed(
             TICK_S, lambda: bool(self.pool.links or self.pool.connections), self._tick, host.notices.bugs_noted
@@ -154,20 +155,18 @@ class FarLinks(Generic[AnyFarEnd, AnyFar, AnyWay]):
 
     def want_flush(self, socket: UpstreamSocket[AnyFar]) -> None:
         """It has something to send, or to tell clients, at the end of the turn."""
-        self._unflushed[socket] = None
+        self.unflushed.put(socket)
         self._host.schedule_turn()
 
     @property
     def awaits_flush(self) -> bool:
         """Something was relayed in this round of the loop, or is to be."""
-        return bool(self._unflushed)
+        return bool(self.unflushed.items)
 
     def flush(self) -> None:
         """Write what there is to the other brokers, at the beginning and at the end of a turn."""
-        if self._unflushed:
-            unflushed, self._unflushed = self._unflushed, {}
-            for socket in unflushed:
-                socket.flush()
+        for socket in self.unflushed.take():
+            socket.flush()
 
     def stop(self) -> None:
         """The process will end; the clients' links are ended by others."""

@@ -23,8 +23,8 @@ class Host(Protocol):
     def schedule_turn(self) -> None:
         """Have a turn at the end of this round of the loop."""
 
-    def want_turn(self) -> None:
-        """Something was committed, or is to be sent: at the end of this turn, or in one of its own."""
+    def tell_committed(self) -> None:
+        """Something was committed: have those told who wait for it, at the end of this turn, or without one."""
 
     def fail(self, reason: str) -> None:
         """Serve nobody any more: whoever runs this broker has to end it, and gets the reason."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
@@ -29,6 +29,7 @@ from qpid_ha_broker.server.clients.shared_connections import SharedConnections
 from qpid_ha_broker.server.peers.loopback_channel import LoopbackChannel
 from qpid_ha_broker.server.proxies.far_pool import Way
 from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
+from qpid_ha_broker.server.runtime.due_parties import nobody_asks
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.set_host import SetHost
 
@@ -169,6 +170,11 @@ class ForwardLink:
             self.sender.written(self._here.write())
         return self.sender.has_unwritten
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing is on its way: whether a channel is needed any more, is seen now and then."""
+        return self.sender.is_idle and self._here is None
+
     def work(self, now_s: float) -> None:
         """Send what there is, to whoever leads the set."""
         sender = self.sender
@@ -247,7 +253,7 @@ class ForwardLink:
             log.error("%s: %s; the sub-channel is given up", channel.peer, error)
             self.drop(str(error))
         self._broker.container.default.touch()
-        self._broker.want_turn()
+        self._broker.tell_committed()
 
     def closed(self, channel: Channel, reason: str) -> None:
         """It is gone, or could not be opened."""
@@ -269,6 +275,8 @@ class SetForwarding:
         """`producer`: a name of this process."""
         self.links: dict[str, ForwardLink] = {}
         """By set."""
+        self.due: Callable[[], None] = nobody_asks
+        """Called when `work` has something to do."""
         self._broker = broker
         self._shared = hosts.shared
         self._map = cluster_map
@@ -282,12 +290,14 @@ class SetForwarding:
         if self._map.sets:
             self._broker.container.publisher.forwarder = self
 
-    def work(self) -> None:
-        """At the end of a turn, and several times a second."""
-        if self.links:
-            now_s = asyncio.get_running_loop().time()
-            for link in self.links.values():
-                link.work(now_s)
+    def work(self) -> bool:
+        """At the end of a turn, and several times a second; whether something is on its way."""
+        if not self.links:
+            return False
+        now_s = asyncio.get_running_loop().time()
+        for link in self.links.values():
+            link.work(now_s)
+        return any(not link.is_at_rest for link in self.links.values())
 
     def _listener_for(self, set_name: str) -> PeerListener | str:
         """Who takes what another broker hands on for a set, or why nobody does."""
@@ -314,6 +324,7 @@ class SetForwarding:
         if link is None:
             sender = ForwardSender(set_name, f"{self._producer}/{set_name}".encode(), self._is_gone)
             link = self.links[set_name] = ForwardLink(self._broker, sender, self._addresses, self._shared)
+        self.due()
         return link.sender.forward(queues, message)
 
     def _is_gone(self, queue_name: str) -> bool:

@@ -14,6 +14,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.model.errors import BeingMade, ModelError
 from qpid_ha_broker.server.peers.replica_reports import QueueReport
+from qpid_ha_broker.server.runtime.due_parties import nobody_asks
 from qpid_ha_broker.server.sets.hosted_member import HostedMember
 
 log = logging.getLogger("cluster")
@@ -41,6 +42,8 @@ class PlacedQueues:
         self._default = default
         self._members = members
         self._reportable = reportable
+        self.due: Callable[[], None] = nobody_asks
+        """Called when `work` has something to do."""
         self._uncommitted: dict[tuple[str, str], int] = {}
         """Queues, by name and set, of which the map has an event that may not be committed, and its LSN, or that of its
         unit's end."""
@@ -65,11 +68,13 @@ class PlacedQueues:
     def look_at(self, set_name: str) -> None:
         """Something may be different there: who leads it, or what it has."""
         self._due[set_name] = None
+        self.due()
 
     def have_deleted(self, order: OrderDeletion, refuse: Callable[[bool, str], None]) -> None:
         """The controller wants a queue deleted; `refuse` is called if it stays."""
         self._orders.setdefault(order.set, {})[order.number] = order, refuse
         self._due[order.set] = None
+        self.due()
 
     def map_changed(self, changes: Changes, queues: Iterable[PlacedQueue]) -> None:
         """The map has changed; `queues`: all that it has changed, those that are gone as they were."""
@@ -79,6 +84,7 @@ class PlacedQueues:
             self._uncommitted[queue.name, queue.set] = self._default.position.lsn
             self._due[queue.set] = None
             self._note_wanted(queue, is_wanted=queue.id in self._map.queues_by_id or changes.policies)
+        self.due()
 
     def _note_wanted(self, queue: PlacedQueue, *, is_wanted: bool) -> None:
         """A replica hears of what its set commits when something else comes, and of the map at once. Of what is gone
@@ -98,8 +104,8 @@ class PlacedQueues:
         """Queues of a set that is to have no replica here any more whose entries were removed; once."""
         return self._unwanted.pop(set_name, set())
 
-    def work(self) -> None:
-        """At the end of a turn, and now and then."""
+    def work(self) -> bool:
+        """At the end of a turn, and now and then; whether something is awaited, or is to be looked at again."""
         if self._uncommitted:
             committed_lsn = self._default.committed_lsn
             done = [key for key, lsn in self._uncommitted.items() if lsn <= committed_lsn]
@@ -115,6 +121,7 @@ class PlacedQueues:
             due, self._due = self._due, {}
             for set_name in due:
                 self._compare(set_name)
+        return bool(self._due or self._uncommitted or self._uncommitted_sets)
 
     def report(self, full: bool) -> QueueReport:
         """What the controller is to know; `full`: it has not heard anything before."""

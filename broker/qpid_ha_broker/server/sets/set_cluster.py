@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from qpid_ha_broker import __version__
@@ -46,6 +47,7 @@ from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.runtime.broker_addresses import BrokerAddresses
 from qpid_ha_broker.server.runtime.broker_identity import broker_uuid
+from qpid_ha_broker.server.runtime.due_parties import DueParties, TurnPlace
 from qpid_ha_broker.server.runtime.engines import PeerEngines
 from qpid_ha_broker.server.sets.forward_links import SetForwarding
 from qpid_ha_broker.server.sets.hosted_member import HostedMember, SetMemberHost
@@ -77,7 +79,7 @@ class SetClusterHost(SetMemberHost, Protocol):
 class SetCluster:
     """The promise: this broker has replicas of the sets of which the map says so, and of no others."""
 
-    def __init__(self, broker: SetClusterHost, hosts: SetHost, identity: BrokerIdentity) -> None:
+    def __init__(self, broker: SetClusterHost, hosts: SetHost, identity: BrokerIdentity, due: DueParties) -> None:
         default = broker.container.default
         resource_set = default.resources.replicated
         self.map = resource_set.state.map
@@ -112,6 +114,9 @@ class SetCluster:
         hosts.changed = self._member_changed
         hosts.absent.failed = self._want_report
         hosts.is_map_current = self._knows_map
+        self._want_hosting = partial(due.put, TurnPlace.HOSTING)
+        _take_part_in_turns(self, due)
+        broker.membership.clients.changed = partial(due.put, TurnPlace.CLUSTER)
         directory = ControllerDirectory(broker, self.map, lambda: self._member.status, self.client)
         self.directory = broker.container.directory = directory
 
@@ -124,6 +129,7 @@ class SetCluster:
         """Other settings are in force."""
         self.service.core.change_settings(controller_settings(settings), find_placement(settings.replicas.placement))
         self._due |= dict.fromkeys(self.map.sets)
+        self._want_hosting()
         self._broker.schedule_turn()
 
     async def leave(self) -> None:
@@ -177,7 +183,7 @@ class SetCluster:
         while True:
             await asyncio.sleep(TICK_S)
             self._due |= dict.fromkeys(self.hosts.absent.resumed(time.monotonic()))
-            self._look()
+            self.look()
             self.service.tick()
             self.client.tick(time.monotonic())
             self.queues.work()
@@ -186,18 +192,8 @@ class SetCluster:
                 self._again_s = time.monotonic() + HOSTING_RETRY_S
                 self._due |= self._unsettled
                 self._unsettled.clear()
-
-    def turn_ended(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
-        """These sets, other than `default`, had a turn."""
-        self._look()
-        self.forwarding.work()
-        self.hosts.turn_ended(turns)
-        self.service.turn_ended()
-        if self._due:
-            self._arrange()
-        self.queues.work()
-        self.client.flush()
-        self.hosts.shared.flush()
+            if self._due:
+                self._want_hosting()
 
     # --- who the controller is
 
@@ -205,7 +201,7 @@ class SetCluster:
         settings = self._broker.current()
         return Controller(controller_settings(settings), find_placement(settings.replicas.placement))
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """What has become of the member of `default`."""
         status, clients = self._member.status, self._broker.membership.clients
         leads = clients.is_serving
@@ -246,6 +242,7 @@ class SetCluster:
                 self.directory.queue_changed(queue.name)
             if queue_id in self._entries:
                 queues.append(self._entries[queue_id] if queue is not None else self._entries.pop(queue_id))
+        self._want_hosting()
         self.queues.map_changed(changes, queues)
         self.forwarding.map_changed()
         if had_many or changes.sets:
@@ -254,7 +251,7 @@ class SetCluster:
             self.proxying.look_soon()
         self._broker.schedule_turn()
 
-    def _arrange(self) -> None:
+    def arrange(self) -> None:
         """Host what is to be hosted."""
         due, self._due = self._due, {}
         for name in due:
@@ -404,6 +401,25 @@ class SetCluster:
         return member is not None and member.is_serving
 
 
+def _take_part_in_turns(cluster: SetCluster, due: DueParties) -> None:
+    """Each part says when it has something: see `DueParties`."""
+    shared, forwarding, service, queues = cluster.hosts.shared, cluster.forwarding, cluster.service, cluster.queues
+    due.join(TurnPlace.HOSTING, cluster.arrange)
+    due.join(TurnPlace.CLUSTER, cluster.look)
+    due.join(TurnPlace.FORWARDING, forwarding.work)
+    due.join(TurnPlace.CONTROLLER, service.turn_ended)
+    due.join(TurnPlace.DIRECTORY, queues.work)
+    due.join(TurnPlace.REPORT, cluster.client.flush)
+    due.join(TurnPlace.SHARED, shared.flush)
+    forwarding.due = partial(due.put, TurnPlace.FORWARDING)
+    service.due = partial(due.put, TurnPlace.CONTROLLER)
+    queues.due = partial(due.put, TurnPlace.DIRECTORY)
+    cluster.client.due = partial(due.put, TurnPlace.REPORT)
+    shared.unflushed.due = partial(due.put, TurnPlace.SHARED)
+    due.put(TurnPlace.CLUSTER)
+    due.put(TurnPlace.HOSTING)
+
+
 class _Replicas:
     """All that this broker hosts: see `replica_reports.HostedReplicas`."""
 
@@ -461,7 +477,7 @@ def controller_settings(settings: BrokerSettings) -> ControllerSettings:
     )
 
 
-def make_set_cluster(broker: SetClusterHost, storage: Storage | None) -> SetCluster:
+def make_set_cluster(broker: SetClusterHost, storage: Storage | None, due: DueParties) -> SetCluster:
     """The part of `broker`, which is a member of `default`, whose store is on `storage`. Raises SettingsError."""
     settings = broker.current()
     identity = BrokerIdentity(
@@ -475,4 +491,4 @@ def make_set_cluster(broker: SetClusterHost, storage: Storage | None) -> SetClus
     )
     dialler = Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault))
     hosts = SetHost(broker, dialler, broker.membership.process, storage)
-    return SetCluster(broker, hosts, identity)
+    return SetCluster(broker, hosts, identity, due)

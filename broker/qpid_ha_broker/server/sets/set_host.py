@@ -418,12 +418,11 @@ class SetHost:
     # --- turns and ticks
 
     def turn_ended(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
-        """These sets had a turn: let their members know, and send what all of them have for each broker."""
+        """These sets had a turn: let their members know."""
         for hosted, batch in turns:
             member = self.members.get(hosted.name)
             if member is not None:
                 member.turn_ended(batch)
-        self.shared.flush()
 
     def turn_pagers(self, turns: Sequence[tuple[HostedSet, LogBatch | None]]) -> None:
         """The turn is over for everybody else: what has no room in memory leaves it, what is wanted comes back."""

@@ -125,6 +125,7 @@ class SetMember:
             fx.StatusChanged: self._status_changed,
             fx.EndClients: self.clients.end_soon,
             fx.TurnDue: self._turn_due,
+            fx.Committed: self._turn_due,
             fx.Discarded: lambda effect: self.discarded.keep(*effect),
             fx.Notice: lambda effect: owner.note(self, _LEVELS[effect.level.upper()], effect.text),
             fx.Stop: lambda effect: self.fail(effect.reason),
@@ -248,9 +249,14 @@ class SetMember:
         self.hosted.touch()
         self._broker.schedule_turn()
 
-    def _turn_due(self, _effect: fx.TurnDue) -> None:
-        self.hosted.touch()
-        self._broker.want_turn()
+    def _turn_due(self, effect: fx.TurnDue | fx.Committed) -> None:
+        """What is committed may be told without one; but who catches up, or copies a queue, goes on in a turn."""
+        primary = self.member.primary
+        if type(effect) is fx.TurnDue or primary is None or primary.has_somebody_behind:
+            self._turn_again()
+        else:
+            self.hosted.touch()
+            self._broker.tell_committed()
 
     # --- the record
 

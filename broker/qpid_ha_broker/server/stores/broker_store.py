@@ -181,7 +181,7 @@ class BrokerStore:
             local_log.acknowledge(WITNESS, local_lsn)
             if local_log.committed_lsn != before:
                 self._hosted.touch()
-                self._broker.want_turn()
+                self._broker.tell_committed()
         if number:  # whether that commits anything, the member knows
             self.owner.persisted(number)
 
