@@ -1,4 +1,4 @@
-"""Groups of blocks on their way to a disk without a thread: io_uring of Linux 5.17 or newer.
+"""Groups of blocks on their way to a disk without a thread: io_uring of Linux 5.19 or newer.
 
 A group is a chain of three requests, each of which begins when the one before has done all that it was to do: the
 write, the question whether the file still has a name, and the `fdatasync`. Threads of the kernel do them, and the
@@ -48,6 +48,8 @@ _SETUP, _ENTER, _REGISTER = 425, 426, 427
 _GET_EVENTS: Final = 1
 _SETUP_CQSIZE: Final = 1 << 3
 _SETUP_CLAMP: Final = 1 << 4
+_SETUP_COOP_TASKRUN: Final = 1 << 8
+"""The loop is not interrupted for each request that ends, but hears of the chain."""
 _FEATURE_SINGLE_MMAP: Final = 1 << 0
 _FEATURE_CQE_SKIP: Final = 1 << 11
 _REGISTER_WORKERS: Final = 19
@@ -120,13 +122,14 @@ class DiskRing:
         ffi.cdef(_DECLARATIONS)
         self._libc = ffi.dlopen(None)
         parameters = ffi.new("unsigned char[]", _PARAMETERS_BYTES)
-        ffi.buffer(parameters)[0:12] = struct.pack("3I", 0, GROUPS_MAX, _SETUP_CQSIZE | _SETUP_CLAMP)
+        flags = _SETUP_CQSIZE | _SETUP_CLAMP | _SETUP_COOP_TASKRUN
+        ffi.buffer(parameters)[0:12] = struct.pack("3I", 0, GROUPS_MAX, flags)
         self._descriptor = self._call(_SETUP, _QUEUED, int(ffi.cast("uintptr_t", parameters)))
         self._close = weakref.finalize(self, os.close, self._descriptor)
         facts = _PARAMETERS.unpack(ffi.buffer(parameters))
         requests, completions, features = facts[0], facts[1], facts[5]
         if not (features & _FEATURE_CQE_SKIP and features & _FEATURE_SINGLE_MMAP):
-            raise OSError(errno.ENOSYS, "io_uring of a kernel before 5.17")
+            raise OSError(errno.ENOSYS, "io_uring of a kernel before 5.19")
         _, self._tail_at, self._mask_at, _, _, _, array_at = (at // 4 for at in facts[7:14])
         self._done_head_at, self._done_tail_at, self._done_mask_at = (at // 4 for at in facts[17:20])
         self._completions_at = facts[22]

@@ -13,10 +13,9 @@ One thread, the writer's, serves the journals of all sets of a broker. Who does 
    turn nothing else is written to its journal, so what can wait is not given while a set fails over (`Store.describe`).
 4. A journal has one thread at a time. What comes for it meanwhile waits for that one to come back.
 5. Where there is no room, that journal waits, and is tried again; the others go on.
-
-6. With a ring of the kernel (`disk_ring`) the loop itself has a group written where a write and a sync are enough, and
-   there is no thread in it: to wake one, and to have the interpreter back after each call of the system, costs more than
-   the disk where the loop is busy. Threads do all else, and have the journal so long (`RingJournalWriter`).
+6. With a ring of the kernel (`disk_ring`), if settings ask for one, the loop itself has a group written where a write
+   and a sync are enough, and no thread has to be woken or to get the interpreter back after each call of the system.
+   Threads do all else, and have the journal so long (`RingJournalWriter`).
 
 The loop lets go of the interpreter whenever it looks for input, so these threads get it often enough: with Python's
 switch interval of 5 ms confirmations come neither later nor fewer than with a tenth or a fiftieth of it.
