@@ -127,6 +127,8 @@ class StoreSettings:
         "store.memory", size(MIB, 1024 * TIB), lambda: defaults.memory_limit_bytes() // 2, changeable=True
     )
     """Beyond this, payloads of durable messages are on disk alone until their consumers come near."""
+    has_ring: bool = setting("store.io-uring", BOOLEAN, False)
+    """Where the kernel has it and lets us, it writes and syncs without a thread of ours."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import pytest
 
 from limits import LIMIT_S
 from qpid_ha_broker.events import types as ev
@@ -16,13 +18,32 @@ from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
+from qpid_ha_broker.server.stores.disk_ring import OpenRing
 from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_config.settings import StoreSettings
 from simulated_disk import SimulatedDisk
+from threaded_ring import ThreadedRing
 
 SEGMENT_BYTES = 64 * 1024
+
+open_ring: list[OpenRing] = []
+"""Of the writers that `make_writer` makes from now on; empty: they have threads alone."""
+
+
+def make_writer() -> StoreWriter:
+    """Of a broker, for its sets."""
+    return StoreWriter(*open_ring)
+
+
+@pytest.fixture(params=["threads", "ring"])
+def by_threads_and_by_ring(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Have a test run twice."""
+    if request.param == "ring":
+        open_ring.append(ThreadedRing)
+    yield request.param
+    open_ring.clear()
 
 
 class Reader(NoReader):
@@ -72,7 +93,7 @@ class WatchedStore(Store):
 
     def __init__(self, owner: Owner, directory: Path, set_name: str, writer: StoreWriter | None) -> None:
         settings = StoreSettings(segment_bytes=SEGMENT_BYTES)
-        storage = Storage(StoreWriter() if writer is None else writer, lambda directory, kept: owner.disk)
+        storage = Storage(make_writer() if writer is None else writer, lambda directory, kept: owner.disk)
         super().__init__(directory, set_name, settings, "node1", storage)
         self._owner = owner
 

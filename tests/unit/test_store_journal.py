@@ -51,6 +51,60 @@ def test_a_flush_is_one_write_and_one_sync_however_much_was_staged(disk: Simulat
     assert len(disk.trace) == before + 2
 
 
+def test_a_group_that_somebody_else_writes_is_the_same_and_counts_once_that_is_said(
+    disk: SimulatedDisk, journal: Journal
+) -> None:
+    keep(journal, 1)
+    stage(journal, 2)
+    group = journal.begin_flush()
+    assert group is not None
+    assert journal.position == group.offset
+    group.file.write(group.offset, *group.pieces)
+    group.file.sync()
+    before = journal.durable_end
+    journal.end_flush(group, None)
+    assert journal.durable_end == (before[0], before[1] + group.length)
+    assert journal.staged_bytes == 0
+    keep(journal, 3)
+    assert read_journal(disk.after_power_cut()).lsns == [1, 2, 3]
+
+
+def test_what_takes_more_than_a_write_and_a_sync_nobody_else_may_write() -> None:
+    class Unwritten:
+        store, revision = "", 0
+
+        def write(self) -> None:
+            """STATUS knows of the segment."""
+
+    journal = Journal.begin(
+        SimulatedDisk(Random(1)), IDENTITY, 1, generation=0, first_lsn=1,
+        first_local_lsn=LOCAL_BASE + 1, previous_bytes=0, clock=lambda: 0, segment_bytes=8192, status=Unwritten(),
+    )  # fmt: skip
+    stage(journal, 1)
+    assert journal.begin_flush() is None, "STATUS does not know of the segment"
+    journal.flush()
+    stage(journal, 2)
+    assert journal.begin_flush() is not None
+    journal.stage_as_one()
+    assert journal.begin_flush() is None, "that takes two syncs"
+    journal.flush()
+    stage(journal, 3, 8192)
+    assert journal.begin_flush() is None, "there is no room in the segment"
+
+
+def test_a_group_that_failed_elsewhere_is_a_journal_that_failed(journal: Journal) -> None:
+    stage(journal, 1)
+    group = journal.begin_flush()
+    assert group is not None
+    with pytest.raises(OSError, match="No space"):
+        journal.end_flush(group, OSError(errno.ENOSPC, "No space left on device"))
+    assert (journal.is_dead, journal.staged_bytes > 0) == (False, True)
+    with pytest.raises(OSError, match="Input/output error"):
+        journal.end_flush(group, OSError(errno.EIO, "Input/output error"))
+    with pytest.raises(JournalDead):
+        journal.begin_flush()
+
+
 def test_of_blocks_that_count_together_a_power_cut_leaves_all_or_none() -> None:
     """A block takes more than a sector, and a disk may keep later ones without the first."""
     seen = set()

@@ -31,7 +31,11 @@ from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.segment import SegmentEnd
 from qpid_ha_broker.store.status import STATUS_FILE, Status
 from simulated_disk import SimulatedDisk
-from store_owner import SEGMENT_BYTES, Held, Owner, Reader
+from store_owner import SEGMENT_BYTES, Held, Owner, Reader, by_threads_and_by_ring
+
+__all__ = ["by_threads_and_by_ring"]
+
+pytestmark = pytest.mark.usefixtures("by_threads_and_by_ring")
 
 
 def after_power_cut(disk: SimulatedDisk) -> tuple[Resources, Recovered]:

@@ -30,14 +30,18 @@ from qpid_ha_broker.store.layout import segment_numbers, segment_path
 from qpid_ha_broker.store.recovery import recover
 from qpid_ha_config.settings import StoreSettings
 from simulated_disk import SimulatedDisk
-from store_owner import SEGMENT_BYTES, Deaf, Held, Owner, Reader
+from store_owner import SEGMENT_BYTES, Deaf, Held, Owner, Reader, by_threads_and_by_ring, make_writer
+
+__all__ = ["by_threads_and_by_ring"]
+
+pytestmark = pytest.mark.usefixtures("by_threads_and_by_ring")
 
 THREADS = "store writer"
 
 
 def owners(directory: Path, count: int, disk: type[Held] | None = None) -> list[Owner]:
     """So many sets of one broker, each with a queue `q` that is on disk, and an open segment that has its room."""
-    writer = StoreWriter()
+    writer = make_writer()
     made = []
     for number in range(count):
         simulated = SimulatedDisk(Random(number))
@@ -263,7 +267,7 @@ async def test_there_are_no_more_threads_than_the_limit_however_many_sets_write(
 
 @in_event_loop
 async def test_a_set_may_be_opened_again_after_the_last_one_was_closed(tmp_path: Path) -> None:
-    writer = StoreWriter()
+    writer = make_writer()
     for number in range(20):
         owner = Owner(tmp_path, SimulatedDisk(Random(number)), "orders", writer)
         owner.start()
@@ -303,7 +307,7 @@ def test_the_store_of_another_set_is_refused_as_it_is(tmp_path: Path) -> None:
 async def test_an_idle_set_takes_little_room_and_two_descriptors(tmp_path: Path) -> None:
     real(tmp_path, "warm-up")
     before = descriptors()
-    store, _ = real(tmp_path, "orders")
+    store, _ = real(tmp_path, "orders", make_writer())
     store.start(Deaf())
     assert descriptors() - before == 2
     files = [path.stat().st_size for path in (tmp_path / "orders").rglob("*") if path.is_file()]

@@ -16,7 +16,7 @@ _SHOWN: Final = """
     memory-limit publisher-credit temporary-queue-size idle-timeout handshake-timeout stop-timeout
     link-heartbeat-interval auto-create auto-create-arguments
     tls.certificate tls.ca tls.require-client-certificate tls.versions tls.ciphers
-    store.enabled store.segment-size store.consolidate-at store.memory
+    store.enabled store.segment-size store.consolidate-at store.memory store.io-uring
     deduplication.producers sessions.max-timeout sessions.max
     admin.listen metrics.queues metrics.max-queues
     ha.cluster ha.brokers-url ha.public-url ha.replicate replication-rules ha.backup-timeout ha.min-in-sync

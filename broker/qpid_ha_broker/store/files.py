@@ -98,6 +98,11 @@ class LocalFile:
         self._descriptor = descriptor
 
     @property
+    def descriptor(self) -> int:
+        """For who has the system write to it without waiting. It stays the same until `close`."""
+        return self._descriptor
+
+    @property
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 

@@ -18,7 +18,7 @@ from .errors import JournalDead, StoreError
 from .files import FULL, Disk, File
 from .layout import SEGMENTS, SNAPSHOTS, SPARE, segment_numbers, segment_path, snapshot_numbers, snapshot_path
 from .reading import BlockReader, read_header
-from .segment import END_ROOM_BYTES, Segment, SegmentEnd, Staged
+from .segment import END_ROOM_BYTES, Segment, SegmentEnd, Staged, StagedGroup
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _COPY_BYTES: Final = 4 * 1024 * 1024
@@ -72,6 +72,50 @@ def tied(closed: Sequence[ClosedSegment], taken_back: Iterable[tuple[int, int]])
     return segments
 
 
+class RecordedSegments:
+    """Has STATUS know of each segment before anything in it counts. `status`: None: there is none."""
+
+    def __init__(self, status: StatusFile | None) -> None:
+        self.status = status
+        self._newest = 0
+        """Of which it knows."""
+
+    def lacks(self, number: int) -> bool:
+        """Whether it does not know of that one yet."""
+        return self.status is not None and self._newest < number
+
+    def write(self, number: int) -> None:
+        """It does when this returns. Raises OSError."""
+        if self.status is not None and self.lacks(number):
+            self.status.write()
+            self._newest = number
+
+
+class JournaledLogs:
+    """Where both logs end as of what is on disk, and how far back the open segment takes some of them."""
+
+    def __init__(self, end: SegmentEnd) -> None:
+        self.end = end
+        self.taken_back: int | None = None
+        """None: nowhere."""
+
+    def note(self, block: Staged) -> None:
+        """It is on disk."""
+        last, local, _ = self.end
+        if block.kind is BlockKind.TAKEN_BACK:
+            last = block.last_lsn
+            self.taken_back = last if self.taken_back is None else min(last, self.taken_back)
+        elif block.kind is BlockKind.EVENTS and is_local_lsn(block.first_lsn):
+            local = block.last_lsn
+        elif block.kind is BlockKind.EVENTS:
+            last = block.last_lsn
+        self.end = SegmentEnd(last, local, block.committed_lsn)
+
+    def note_committed(self, lsn: int) -> None:
+        """The replicated log is committed up to there, at least."""
+        self.end = self.end._replace(committed_lsn=max(self.end.committed_lsn, lsn))
+
+
 class Journal:
     """The promise: once `flush` has returned, all that was staged survives a power cut, in the order of staging.
 
@@ -94,9 +138,7 @@ class Journal:
         """A segment, and bytes of it that are on disk: what any recovery from now on has to find. What follows a base
         is counted once the base is kept. May be read from any thread."""
         self._disk = disk
-        self._status = status
-        self._recorded = 0
-        """The newest segment of which STATUS knows."""
+        self._recorded = RecordedSegments(status)
         self._base = 0
         """The newest segment that needs a base, until that is kept; 0: there is none."""
         self._segment_bytes = segment_bytes
@@ -106,9 +148,8 @@ class Journal:
         self._staged: list[Staged] = []
         self._are_one = False
         """Of what is staged some blocks count together or not at all."""
-        self._end = end
+        self._logs = JournaledLogs(end)
         self._closed: list[ClosedSegment] = []
-        self._taken_back: int | None = None
         self._spare: File | None = None
         self._segment: Segment
         self._dead = ""
@@ -200,15 +241,31 @@ class Journal:
                 return 0
             if not self._segment.has_room(length):
                 self._next_segment(False, length)
-            self._record_segment()
+            if not self._base:
+                self._recorded.write(self._segment.number)
             self._segment.write_group(self._staged, as_one=self._are_one)
-            self._note_durable()
-        for block in self._staged:
-            self._note(block)
-        self._staged = []
-        self._are_one = False
-        self.staged_bytes = 0
+            self._note_flushed()
         return length
+
+    def begin_flush(self) -> StagedGroup | None:
+        """What is staged, for somebody who writes and syncs it in place of `flush` and then calls `end_flush`.
+
+        None: that takes more than a write and a sync, so that only `flush` can. Until the end nothing else may be
+        called.
+        """
+        self._check()
+        is_unrecorded = not self._base and self._recorded.lacks(self._segment.number)
+        if self._are_one or is_unrecorded or not self._segment.has_room(self.staged_bytes):
+            return None
+        return self._segment.encode_group(self._staged)
+
+    def end_flush(self, group: StagedGroup, error: OSError | None) -> None:
+        """What became of it; raises `error`. After one of `files.FULL` all is still staged."""
+        with self._writing():
+            if error is not None:
+                raise error
+            self._segment.note_written(group)
+            self._note_flushed()
 
     def mark(self, committed_lsn: int = 0) -> bool:
         """When there is nothing to do: note that all is on disk, so that damage to the last group shows as such.
@@ -216,9 +273,9 @@ class Journal:
         `committed_lsn`: as far as is known by now, of the replicated log; it counts for what comes after it too.
         Whether there was need. No sync: it costs nothing but a write to memory.
         """
-        self._note_committed(committed_lsn)
+        self._logs.note_committed(committed_lsn)
         with self._writing():
-            return not self._staged and self._segment.write_mark(self._end)
+            return not self._staged and self._segment.write_mark(self._logs.end)
 
     def roll(self, needs_base: bool = False, generation: int | None = None, last_lsn: int | None = None) -> int:
         """Flush, close the segment in order and begin the next; its number. `needs_base`: it counts only with its
@@ -240,7 +297,7 @@ class Journal:
             if self._base <= number:
                 self._base = 0
                 self._note_durable()
-                self._record_segment()
+                self._recorded.write(self._segment.number)
 
     def end(self, committed_lsn: int = 0) -> tuple[int, int]:
         """Flush and close in order: number of the last segment, and its bytes, for STATUS. Nothing can follow.
@@ -248,9 +305,9 @@ class Journal:
         `committed_lsn`: see `mark`.
         """
         self.flush()
-        self._note_committed(committed_lsn)
+        self._logs.note_committed(committed_lsn)
         with self._writing():
-            self._segment.write_end(self._end)
+            self._segment.write_end(self._logs.end)
             self._note_durable()
         last = (self._segment.number, self._segment.position)
         self.close()
@@ -286,7 +343,7 @@ class Journal:
         A segment of which a later one takes records back goes only together with that one: its `last_lsn` is then that
         of the later one, and while that is still open, it is not listed.
         """
-        limit = self._taken_back
+        limit = self._logs.taken_back
         return [closed for closed in self._closed if limit is None or closed.last_lsn <= limit]
 
     def drop_before(self, number: int, in_use: Container[str] = ()) -> None:
@@ -325,10 +382,10 @@ class Journal:
         size = min(self._next_bytes * 2, self._segment_bytes) if length else self._next_bytes
         self._take_spare(length, size)
         old = self._segment
-        old.write_end(self._end)
-        closed = ClosedSegment(old.number, old.position, self._end.last_lsn)
+        old.write_end(self._logs.end)
+        closed = ClosedSegment(old.number, old.position, self._logs.end.last_lsn)
         if last_lsn is not None:
-            self._end = self._end._replace(last_lsn=last_lsn, committed_lsn=0)
+            self._logs.end = self._logs.end._replace(last_lsn=last_lsn, committed_lsn=0)
         self._start_segment(old.number + 1, old.position, needs_base, length)
         self._next_bytes = size
         old.close()
@@ -339,9 +396,9 @@ class Journal:
         path = segment_path(number)
         if self._disk.exists(path):
             raise StoreError(f"{path} is there already, but should be the next segment: run qpid-ha store check")
-        spare, status = self._take_spare(length, self._next_bytes), self._status
+        spare, status, end = self._take_spare(length, self._next_bytes), self._recorded.status, self._logs.end
         header = FileHeader(
-            "journal", *self.identity, number, self.generation, self._end.last_lsn + 1, self._end.local_lsn + 1,
+            "journal", *self.identity, number, self.generation, end.last_lsn + 1, end.local_lsn + 1,
             self._clock(), previous_bytes, needs_base, status.store if status is not None else "",
             status_revision=status.revision if status is not None else 0,
         )  # fmt: skip
@@ -374,11 +431,13 @@ class Journal:
         if not self._base:
             self.durable_end = (self._segment.number, self._segment.position)
 
-    def _record_segment(self) -> None:
-        """Have STATUS know of the segment before anything in it counts."""
-        if self._status is not None and not self._base and self._recorded < self._segment.number:
-            self._status.write()
-            self._recorded = self._segment.number
+    def _note_flushed(self) -> None:
+        self._note_durable()
+        for block in self._staged:
+            self._logs.note(block)
+        self._staged = []
+        self._are_one = False
+        self.staged_bytes = 0
 
     def _sync_names(self) -> None:
         try:
@@ -387,22 +446,8 @@ class Journal:
             self._dead = f"cannot sync {SEGMENTS}: {error}"
             raise
 
-    def _note(self, block: Staged) -> None:
-        last, local, _ = self._end
-        if block.kind is BlockKind.TAKEN_BACK:
-            last = block.last_lsn
-            self._taken_back = last if self._taken_back is None else min(last, self._taken_back)
-        elif block.kind is BlockKind.EVENTS and is_local_lsn(block.first_lsn):
-            local = block.last_lsn
-        elif block.kind is BlockKind.EVENTS:
-            last = block.last_lsn
-        self._end = SegmentEnd(last, local, block.committed_lsn)
-
-    def _note_committed(self, lsn: int) -> None:
-        self._end = self._end._replace(committed_lsn=max(self._end.committed_lsn, lsn))
-
     def _note_closed(self, closed: ClosedSegment) -> None:
-        limit, self._taken_back = self._taken_back, None
+        limit, self._logs.taken_back = self._logs.taken_back, None
         self._closed = tied([*self._closed, closed], () if limit is None else ((closed.number, limit),))
 
     def _check(self) -> None:

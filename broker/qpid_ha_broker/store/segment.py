@@ -46,14 +46,26 @@ class SegmentEnd(NamedTuple):
     committed_lsn: int
 
 
+def sync_error(error: OSError) -> OSError:
+    """What a sync failed with: "no room" is as bad as any other, for what the system kept of the data is unknown."""
+    return OSError(errno.EIO, f"cannot sync: {error.strerror}") if error.errno in FULL else error
+
+
 def sync(file: File) -> None:
-    """Sync, where "no room" is as bad as any other error: what the system kept of the data is unknown."""
+    """Sync. Raises OSError, never one of `files.FULL`."""
     try:
         file.sync()
     except OSError as error:
-        if error.errno in FULL:
-            raise OSError(errno.EIO, f"cannot sync: {error.strerror}") from error
-        raise
+        raise sync_error(error) from error
+
+
+class StagedGroup(NamedTuple):
+    """Blocks as they are written in one piece, and `length`: how much of that counts."""
+
+    file: File
+    offset: int
+    pieces: Sequence[Buffer]
+    length: int
 
 
 class Segment:
@@ -91,6 +103,18 @@ class Segment:
         `as_one`: of the blocks either all can be read after a power cut, or none: the header with which they begin
         comes last, and until then the blocks of the file end before it. That takes a second write and sync.
         """
+        group = self.encode_group(blocks)
+        first, *rest = group.pieces
+        if as_one:
+            self._file.write(group.offset, _STOP, *rest)
+            sync(self._file)
+            rest = []
+        self._file.write(group.offset, first, *rest)
+        sync(self._file)
+        self.note_written(group)
+
+    def encode_group(self, blocks: Sequence[Staged]) -> StagedGroup:
+        """What `write_group` would write. Somebody else may write and sync it, if `note_written` follows."""
         number, synced, length = self.number, self.position, 0
         pieces: list[Buffer] = []
         created_ms = self._created_ms
@@ -100,13 +124,11 @@ class Segment:
             pieces.append(data)
             length += BLOCK_HEADER_BYTES + len(data)
         pieces.append(_STOP)
-        if as_one:
-            self._file.write(synced, _STOP, *pieces[1:])
-            sync(self._file)
-            del pieces[1:]
-        self._file.write(synced, *pieces)
-        sync(self._file)
-        self.position = synced + length
+        return StagedGroup(self._file, synced, pieces, length)
+
+    def note_written(self, group: StagedGroup) -> None:
+        """It is on disk."""
+        self.position = group.offset + group.length
         self._marked = None
 
     def write_mark(self, end: SegmentEnd) -> bool:

@@ -18,9 +18,8 @@ from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.stores.pager import THREADS
-from qpid_ha_broker.server.stores.storage import Storage
+from qpid_ha_broker.server.stores.storage import Storage, storage_of_machine
 from qpid_ha_broker.server.stores.store import Store
-from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import LocalDisk
 from qpid_ha_broker.store.status import holds_store_of, read_status
@@ -46,7 +45,7 @@ class StoreFleet:
         self._directory = directory
         self._settings = settings
         self._name = name
-        self._storage = Storage(StoreWriter()) if storage is None else storage
+        self._storage = storage_of_machine(settings) if storage is None else storage
         """Of all stores."""
         self.pager_threads = ThreadPoolExecutor(THREADS, "pager")
         """Those of the pagers of all sets but `default`, which has some before there are others."""

@@ -6,9 +6,11 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import NamedTuple
 
+from qpid_ha_broker.server.stores.disk_ring import open_disk_ring
 from qpid_ha_broker.server.stores.folding import BeginFolding, FoldingProcess
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_broker.store.files import Disk, LocalDisk
+from qpid_ha_config.settings import StoreSettings
 
 MakeDisk = Callable[[Path, Container[str] | None], Disk]
 """Of a directory, with those of its directories of which a descriptor stays open: see `store.files.LocalDisk`."""
@@ -21,3 +23,8 @@ class Storage(NamedTuple):
     writer: StoreWriter
     make_disk: MakeDisk = LocalDisk
     begin_folding: BeginFolding = FoldingProcess
+
+
+def storage_of_machine(settings: StoreSettings) -> Storage:
+    """What a broker with these settings has."""
+    return Storage(StoreWriter(open_disk_ring) if settings.has_ring else StoreWriter())

@@ -27,8 +27,8 @@ from qpid_ha_broker.server.stores.pager import Pager
 from qpid_ha_broker.server.stores.progress import STALLED_S, StallWatch, SyncProgress
 from qpid_ha_broker.server.stores.recovery import StoreFiles, StoreRecovery
 from qpid_ha_broker.server.stores.status import JournalIdentity
-from qpid_ha_broker.server.stores.storage import Storage
-from qpid_ha_broker.server.stores.writer import JournalWriter, StoreWriter
+from qpid_ha_broker.server.stores.storage import Storage, storage_of_machine
+from qpid_ha_broker.server.stores.writer import JournalWriter
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.recovery import Progress, Recovered
 from qpid_ha_config.settings import BrokerSettings, StoreSettings
@@ -75,7 +75,7 @@ class Store:
         self.health = "ok"
         """`ok`, `full` while the disk has no room or the process no descriptor, `failed` once nothing can be kept."""
         self.is_started = False
-        self.storage = Storage(StoreWriter()) if storage is None else storage
+        self.storage = storage_of_machine(settings) if storage is None else storage
         """Of the stores of all sets."""
         self._recovery = StoreRecovery(self.directory, set_name, settings, name, self.storage.make_disk)
         self._progress = SyncProgress()

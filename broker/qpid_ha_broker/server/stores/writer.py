@@ -13,6 +13,9 @@ One thread, the writer's, serves the journals of all sets of a broker. Who does 
    turn nothing else is written to its journal, so what can wait is not given while a set fails over (`Store.describe`).
 4. A journal has one thread at a time. What comes for it meanwhile waits for that one to come back.
 5. Where there is no room, that journal waits, and is tried again; the others go on.
+6. With a ring of the kernel (`disk_ring`), if settings ask for one, the loop itself has a group written where a write
+   and a sync are enough, and no thread has to be woken or to get the interpreter back after each call of the system.
+   Threads do all else, and have the journal so long (`RingJournalWriter`).
 
 The loop lets go of the interpreter whenever it looks for input, so these threads get it often enough: with Python's
 switch interval of 5 ms confirmations come neither later nor fewer than with a tenth or a fiftieth of it.
@@ -24,17 +27,21 @@ import asyncio
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, Protocol
 
+from qpid_ha_broker.server.stores.disk_ring import GroupRing, OpenRing
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, BlockKind
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import FULL
 from qpid_ha_broker.store.journal import Journal
+from qpid_ha_broker.store.segment import StagedGroup
 
 log = logging.getLogger("store")
 
@@ -138,11 +145,12 @@ class JournalWriter:
         """For the writer's thread: another one works on it; and more has come since that began."""
         self._staged_ticket = 0
         self._given_bytes = self._written_bytes = 0
-        """Each is changed by one thread only, as are these."""
+        """Each is changed by one thread only, or by who has the journal, as are these."""
         self._jobs_given = self._long_given = self._long_done = 0
         self._is_full = False
         self.observe_sync: Callable[[float], None] | None = None
-        """Hears, on whichever thread that was, how many seconds a write and its sync took."""
+        """Hears, on whichever thread that was, how many seconds a write and its sync took; of a ring, until the loop
+        heard of it."""
         self.is_given_up = False
         """The broker ends, and does not wait any longer."""
         self.ended = threading.Event()
@@ -193,9 +201,7 @@ class JournalWriter:
 
     def finish(self, timeout_s: float) -> bool:
         """Do all that was asked, and end; blocks. Whether that was possible in time: a full disk may last."""
-        self._jobs_given += 1
-        self._long_given += 1
-        self._give(None)
+        self._give_end()
         in_time = self.ended.wait(timeout_s)
         if not in_time:
             self.is_given_up = True
@@ -203,7 +209,21 @@ class JournalWriter:
             self.ended.wait(RETRY_S * 4)
         return in_time
 
+    def _give_end(self) -> None:
+        self._jobs_given += 1
+        self._long_given += 1
+        self._give(None)
+
     # --- on the thread that has it
+
+    @property
+    def is_in_ring(self) -> bool:
+        """A group is on its way without a thread: none may touch the journal."""
+        return False
+
+    def come_back(self) -> bool:
+        """All that was given is done. Whether somebody else sees to what comes next, and to its rest."""
+        return False
 
     @property
     def is_long(self) -> bool:
@@ -290,6 +310,148 @@ class JournalWriter:
             self._loop.call_soon_threadsafe(what, *arguments)
 
 
+class JournalHolder(Enum):
+    """Who has the journal of a `RingJournalWriter`."""
+
+    LOOP = "loop"
+    """Nothing is to be done."""
+    RING = "ring"
+    """A group is on its way to the disk."""
+    THREADS = "threads"
+
+
+class RingJournalWriter(JournalWriter):
+    """The same promise. What takes one write and one sync, the loop itself puts into a ring; threads do all else.
+
+    Who has the journal, and who has it next:
+
+    | holder  | what comes                          | next                                  |
+    | ------- | ----------------------------------- | ------------------------------------- |
+    | LOOP    | pieces that take a write and a sync | RING                                  |
+    | LOOP    | others, a job, the end              | THREADS                               |
+    | LOOP    | nothing for `IDLE_S`                | THREADS, to rest; once                |
+    | RING    | pieces, jobs, the end               | RING: they wait                       |
+    | RING    | it is on disk                       | LOOP, which looks at what waits       |
+    | RING    | there is no room                    | THREADS, which try again until it has |
+    | RING    | it failed                           | THREADS, which tell it and end        |
+    | THREADS | pieces, jobs, the end               | THREADS: they wait, or go along       |
+    | THREADS | all is done                         | LOOP, which looks at what waits       |
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        listener: WriterListener,
+        loop: asyncio.AbstractEventLoop,
+        schedule: Callable[[JournalWriter], None],
+        ring: GroupRing,
+    ) -> None:
+        super().__init__(journal, listener, loop, schedule)
+        self._ring = ring
+        self._holder = JournalHolder.LOOP
+        self._has_rested = True
+        """Nothing came since the last rest."""
+        self._active_s = 0.0
+        """When something came back, on the loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_in_ring(self) -> bool:
+        return self._holder is JournalHolder.RING
+
+    def come_back(self) -> bool:
+        self._tell(self._go_on)
+        return True
+
+    def _give(self, item: JournalPiece | JoinedPieces | Job | None) -> None:
+        self._has_rested = False
+        self._given.append(item)
+        if self._holder is JournalHolder.LOOP:
+            self._go_on()
+
+    def _give_end(self) -> None:
+        """Not on the loop."""
+        self._tell(super()._give_end)
+
+    def _go_on(self) -> None:
+        """The loop has it."""
+        self._holder = JournalHolder.LOOP
+        try:
+            if self._put_group():
+                self._holder = JournalHolder.RING
+            elif self._given or self._journal.staged_bytes:
+                self._lend()
+            else:
+                self._await_rest()
+        except (OSError, StoreError) as error:
+            self._lend_failed(error)
+        except Exception as error:
+            log.exception("a bug: %s", error)
+            self._lend_failed(StoreError(f"a bug in the store ({type(error).__name__}); the log has it"))
+
+    def _put_group(self) -> bool:
+        """Have what was given put on disk, up to the first that a ring cannot do. Whether it is on its way."""
+        journal, given = self._journal, self._given
+        while given and isinstance(given[0], JournalPiece) and journal.staged_bytes <= GROUP_BYTES:
+            self._staged_ticket = stage(journal, given[0])
+            given.popleft()
+        if not journal.staged_bytes:
+            return False
+        group = journal.begin_flush()
+        if group is None:
+            return False
+        done = partial(self._flushed, group, self._staged_ticket, time.perf_counter())
+        return self._ring.put(group.file, group.offset, b"".join(group.pieces), done)
+
+    def _flushed(self, group: StagedGroup, ticket: int, began_s: float, error: OSError | None) -> None:
+        try:
+            self._journal.end_flush(group, error)
+        except OSError as failure:
+            if failure.errno in FULL:
+                self._lend()
+            else:
+                self._lend_failed(failure)
+            return
+        if self.observe_sync is not None:
+            self.observe_sync(time.perf_counter() - began_s)
+        self._written_bytes += group.length
+        self._go_on()  # the disk has something to do while they hear of it
+        self._listener.synced(ticket)
+
+    def _lend(self) -> None:
+        """Until `come_back`."""
+        self._holder = JournalHolder.THREADS
+        self.is_scheduled = True
+        self._schedule(self)
+
+    def _lend_failed(self, error: Exception) -> None:
+        """All errors are told by the thread that ends the journal."""
+
+        def tell() -> None:
+            raise error
+
+        self._given.appendleft(Job(tell, lambda: None, is_short=True))
+        self._lend()
+
+    def _await_rest(self) -> None:
+        self._active_s = self._loop.time()
+        if self._timer is None and not self._has_rested:
+            self._timer = self._loop.call_later(IDLE_S, self._look_whether_idle)
+
+    def _look_whether_idle(self) -> None:
+        self._timer = None
+        if self._holder is not JournalHolder.LOOP or self._has_rested:
+            return  # what comes back has another look
+        left_s = self._active_s + IDLE_S - self._loop.time()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._look_whether_idle)
+            return
+        self._has_rested = True
+        self._long_given += 1
+        self._given.append(Job(self._rest, lambda: None, is_short=False))
+        self._lend()
+
+
 class _Work(Enum):
     """What a thread is to do with a journal."""
 
@@ -356,7 +518,12 @@ class StoreWriter:
     The threads begin with the first journal that is opened, and end with the last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, open_ring: OpenRing = lambda loop: None) -> None:
+        """`open_ring`: with what it gives, the loop puts groups on disk without a thread."""
+        self._open_ring = open_ring
+        self._rings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, GroupRing | None]
+        self._rings = weakref.WeakKeyDictionary()
+        """Of each loop on which a journal was opened; None: there is none."""
         self._lock = threading.Lock()
         self._open: dict[JournalWriter, None] = {}
         self._thread: threading.Thread | None = None
@@ -377,7 +544,13 @@ class StoreWriter:
 
     def open(self, journal: Journal, listener: WriterListener, loop: asyncio.AbstractEventLoop) -> JournalWriter:
         """Serve `journal` until its `finish`; `listener` hears of it on `loop`."""
-        writer = JournalWriter(journal, listener, loop, self._news.put)
+        if loop not in self._rings:
+            self._rings[loop] = self._open_ring(loop)
+        ring = self._rings[loop]
+        if ring is None:
+            writer = JournalWriter(journal, listener, loop, self._news.put)
+        else:
+            writer = RingJournalWriter(journal, listener, loop, self._news.put, ring)
         with self._lock:
             self._open[writer] = None
             if self._thread is None:
@@ -452,7 +625,10 @@ class StoreWriter:
 
     def _look_at(self, writer: JournalWriter) -> None:
         """Something was given to it, or it is given up."""
-        if writer.is_busy:
+        if writer.is_in_ring:
+            if writer.is_given_up:  # its disk hangs
+                self._settle(writer, WorkOutcome.ENDED)
+        elif writer.is_busy:
             writer.is_due = True
         elif writer not in self._retry_at:
             self._ready[writer] = None
@@ -483,7 +659,8 @@ class StoreWriter:
         """A thread has worked on it."""
         self._unmarked.pop(writer, None)
         if outcome is WorkOutcome.DONE:
-            self._unmarked[writer] = time.monotonic()
+            if not writer.come_back():
+                self._unmarked[writer] = time.monotonic()
         elif outcome is WorkOutcome.SHORTAGE and not writer.is_given_up:
             self._retry_at[writer] = time.monotonic() + RETRY_S
         else:
