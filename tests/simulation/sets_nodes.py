@@ -148,7 +148,7 @@ class SimulatedSet:
         draw = random.Random(self._draw.random())
         disk = SimulatedDisk(random.Random(draw.random()))
         disk.on_sync = partial(self._custody.synced, broker)
-        return Machine(disk, draw, self._segment_bytes)
+        return Machine(disk, draw, self._segment_bytes, has_stalls=self._world.has_faults)
 
     def _settings(self, broker: str, instance: str) -> MemberSettings:
         return MemberSettings(

@@ -179,6 +179,8 @@ class World:
         self.repeats = 0.0
         """How often an order comes once more, later."""
         self.delay_s = 0.01
+        self.has_faults = True
+        """What is made from now on has faults of its own, such as a disk that stalls."""
         # `default`
         self.log: list[ev.MapEvent] = []
         self.committed_map = ClusterMap()
@@ -702,7 +704,7 @@ class World:
         for sender, receiver in list(self._blocked):
             del self._blocked[sender, receiver]
             self.members.blocked(sender, receiver, False)
-        self.loss, self.delay_s, self.repeats = 0.0, 0.01, 0.0
+        self.loss, self.delay_s, self.repeats, self.has_faults = 0.0, 0.01, 0.0, False
         for broker in self.brokers.values():
             broker.no_channel_until_s = 0.0
         for name in self.brokers:
