@@ -18,7 +18,7 @@ from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
-from qpid_ha_broker.server.stores.disk_ring import OpenRing
+from qpid_ha_broker.server.stores.group_ring import OpenRing
 from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.server.stores.writer import StoreWriter

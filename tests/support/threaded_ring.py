@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from qpid_ha_broker.server.stores.disk_ring import GroupDone
+from qpid_ha_broker.server.stores.group_ring import GroupDone
 from qpid_ha_broker.store.files import File
 from qpid_ha_broker.store.segment import sync
 

@@ -19,7 +19,8 @@ from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.stores import disk_ring
 from qpid_ha_broker.server.stores import writer as store_writer
-from qpid_ha_broker.server.stores.disk_ring import DiskRing, GroupRing, open_disk_ring
+from qpid_ha_broker.server.stores.disk_ring import DiskRing, open_disk_ring
+from qpid_ha_broker.server.stores.group_ring import GroupRing
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.server.stores.writer import JournalPiece, JournalWriter, RingJournalWriter, StoreWriter
 from qpid_ha_broker.store.blocks import BlockKind

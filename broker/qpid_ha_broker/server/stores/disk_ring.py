@@ -23,11 +23,11 @@ import os
 import platform
 import struct
 import weakref
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from cffi import FFI
 
+from qpid_ha_broker.server.stores.group_ring import GroupDone
 from qpid_ha_broker.store.files import File, LocalFile
 from qpid_ha_broker.store.segment import sync_error
 
@@ -74,22 +74,6 @@ _NLINK: Final = struct.Struct("16xI")
 _WRITTEN, _ASKED, _SYNCED = range(3)
 _STEPS: Final = 4
 """A chain's number times this, and the step: what a completion bears."""
-
-GroupDone = Callable[[OSError | None], None]
-"""What became of a group: None: it is on disk, in a file that somebody can find. One of `files.FULL`: it had no room,
-nothing was synced, and the same may be tried again. Any other: what of it is on disk nobody knows."""
-
-
-class GroupRing(Protocol):
-    """Writes and syncs beside the loop, and tells it there."""
-
-    def put(self, file: File, offset: int, data: bytes, done: GroupDone) -> bool:
-        """Write and sync `data`; `done` follows on the loop. False: it cannot be, and nothing was begun. Raises OSError
-        where something was."""
-
-
-OpenRing = Callable[[asyncio.AbstractEventLoop], GroupRing | None]
-"""None: there is none here, and the log says why."""
 
 
 class _Chain(NamedTuple):

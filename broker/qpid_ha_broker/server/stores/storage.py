@@ -6,7 +6,6 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import NamedTuple
 
-from qpid_ha_broker.server.stores.disk_ring import open_disk_ring
 from qpid_ha_broker.server.stores.folding import BeginFolding, FoldingProcess
 from qpid_ha_broker.server.stores.writer import StoreWriter
 from qpid_ha_broker.store.files import Disk, LocalDisk
@@ -27,4 +26,8 @@ class Storage(NamedTuple):
 
 def storage_of_machine(settings: StoreSettings) -> Storage:
     """What a broker with these settings has."""
-    return Storage(StoreWriter(open_disk_ring) if settings.has_ring else StoreWriter())
+    if not settings.has_ring:
+        return Storage(StoreWriter())
+    from qpid_ha_broker.server.stores.disk_ring import open_disk_ring  # cffi: few brokers have a ring
+
+    return Storage(StoreWriter(open_disk_ring))

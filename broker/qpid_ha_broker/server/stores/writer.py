@@ -36,7 +36,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, Protocol
 
-from qpid_ha_broker.server.stores.disk_ring import GroupRing, OpenRing
+from qpid_ha_broker.server.stores.group_ring import GroupRing, OpenRing
 from qpid_ha_broker.store.blocks import BLOCK_HEADER_BYTES, BlockKind
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_broker.store.files import FULL
