@@ -32,7 +32,8 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
     With ha.failback: preferred a primary makes way for a broker of higher ha.priority. `qpid-ha pause` has all agents
     leave their brokers alone. docs/operations.md has more about each.
     """
-    from qpid_ha_agent.asyncio_without_tls import asyncio
+    import asyncio
+
     from qpid_ha_agent.broker_process import BrokerProcessError
     from qpid_ha_agent.run_settings import read_run_settings
     from qpid_ha_agent.runner import Runner
