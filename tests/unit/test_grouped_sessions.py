@@ -153,6 +153,22 @@ def test_a_link_that_was_taken_elsewhere_gets_nothing_more(group: LittleGroup) -
     assert [entry.holder for entry in group.a.queue().messages][1:] == [None, None, None], "it came back, unmarked"
 
 
+def test_what_waits_to_be_committed_is_not_given_to_a_link_that_was_taken_elsewhere_meanwhile(
+    group: LittleGroup,
+) -> None:
+    """Who answers for it by then may have given it back, or dropped it (seed 443361)."""
+    taker = attach(group, group.a, 1)
+    taker.credit = 1
+    group.a.core.catalog.wake(group.a.queue())
+    (handout,) = group.a.resources.hand_out(NOW_MS, 10)
+    group.a.turn()
+    take_link(group.b, epoch=2)
+    group.b.turn()
+    group.settle()
+    assert isinstance(handout.written.failure, InUse)
+    assert whose(group) == [["1", "2"]] * 3, "the session has it, and gets it there"
+
+
 def test_an_older_connection_of_the_session_is_refused(group: LittleGroup) -> None:
     attach(group, group.b, 1, epoch=2)
     late = take_link(group.a, epoch=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
@@ -25,6 +26,7 @@ from qpid_ha_broker.model.sets.strategies import ByHand, HotStandby, LocalCopy
 GATHERED_LENGTH: Final = 500
 GATHERED_BYTES: Final = 64 * 1024
 """What becomes one unit, at most; at least one message does."""
+_ELSEWHERE: Final = "what a session held is answered at another broker, or was before"
 Taken = ev.Dequeued | ev.Released | ev.SessionAcquired
 """A member takes messages from a queue, gives them back, or lets a client's session hold them."""
 
@@ -77,6 +79,28 @@ class Unit:
     def waits_for(self, log: Log) -> bool:
         """As `Commitment.waits_for`."""
         return self._log is log and self._failure is None and not self.is_settled
+
+
+class SessionUnit(Unit):
+    """One by which a client's session holds messages of a queue: they may be given to its link as long as that is
+    answered at this member. Where another one answers for it before all have this on their disks, that one may have
+    given them back, or taken them from the queue, by then.
+
+    `is_here`: whether the link is answered at this member.
+    """
+
+    __slots__ = ("_is_here",)
+
+    def __init__(self, log: Log, held: Sequence[Taken], is_here: Callable[[], bool]) -> None:
+        super().__init__(log, held)
+        self._is_here = is_here
+
+    @property
+    def failure(self) -> ModelError | None:
+        """As `Commitment.failure`."""
+        if self._failure is None and self.lsn and not self._is_here():
+            return InUse(_ELSEWHERE)
+        return self._failure
 
 
 class _AllBefore:
@@ -178,7 +202,11 @@ class Grouped(HotStandby):
         self.flush()
         held = [event for event in events if isinstance(event, ev.Dequeued | ev.Released | ev.SessionAcquired)]
         is_numbered = any(isinstance(event, ev.ProducerAdvanced) for event in events)
-        unit = Unit(copy.log, held, is_numbered=is_numbered)
+        if isinstance(first, ev.SessionAcquired):
+            link, queue = SessionOwner(first.session, first.name, first.link), copy.catalog.queues_by_id[first.queue]
+            unit: Unit = SessionUnit(copy.log, held, partial(self.has_link, queue, link))
+        else:
+            unit = Unit(copy.log, held, is_numbered=is_numbered)
         queues = [copy.catalog.queues_by_id[event.queue] for event in held]
         taken = [queue.messages.find_all(event.ids) for queue, event in zip(queues, held, strict=True)]
         if any(entry.holder is SUBMITTED for entries in taken for entry in entries):
@@ -191,7 +219,7 @@ class Grouped(HotStandby):
         are_there = all(len(entries) == len(event.ids) for entries, event in zip(taken, held, strict=True))
         if not are_there or any(self._is_answered_elsewhere(copy.catalog, event) for event in held):
             # Nobody may say anything of that who knows: see `group.ownership`.
-            unit.over(copy.log.last_lsn, InUse("what a session held is answered at another broker, or was before"))
+            unit.over(copy.log.last_lsn, InUse(_ELSEWHERE))
             for event in held:
                 self.give_back(event)
             return CommitToken(copy.log, 0, unit)
