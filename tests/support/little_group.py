@@ -85,6 +85,8 @@ class LittleGroup:
         self.min_in_sync = min_in_sync
         self.now_s, self.slice_s = 0.0, slice_s
         self.record = ClusterRecord(cluster)
+        self.loses_answers = False
+        """Of the record: what is written counts, and who has written it never hears of it."""
         self._order: deque[tuple[str, bytes]] = deque()
         self._soon: deque[partial[None]] = deque()
         self.delivered: list[tuple[str, tuple[GroupFrame, ...]]] = []
@@ -105,6 +107,8 @@ class LittleGroup:
 
     def carry_out(self, member: LittleMember, effect: fx.Effect) -> None:
         answer, self.record = answer_to(effect, self.record)
+        if self.loses_answers and isinstance(answer, fx.RecordWritten):
+            answer = fx.RecordWritten(answer.number, False, None, "no answer")
         match effect:
             case fx.Multicast(data):
                 self._order.append((member.name, data))

@@ -110,3 +110,20 @@ def test_who_acknowledges_nothing_while_others_are_heard_of_is_dropped() -> None
             group.pass_time(0.2)
         members.append(group.record.members)
     assert members == [("a", "b", "c"), ("a", "b")]
+
+
+def test_a_write_whose_answer_was_lost_is_found_out_although_its_reason_is_gone() -> None:
+    """Who wrote it is not the first any more, and nobody else knows that there is something to say (seed 443498)."""
+    group = LittleGroup()
+    group.loses_answers = True
+    writer = group.b.serving.member
+    writer._parts.slow.names = frozenset({"a"})
+    group.b.feed(fx.MinInSyncChanged(1))
+    group.settle()
+    assert list(group.record.members) == ["b", "c"]
+    group.loses_answers = False
+    for _ in range(20):
+        group.pass_time(0.2)
+    assert list(group.record.members) == ["a", "b", "c"]
+    assert [member.serving.member.record for member in group.members] == [group.record] * 3
+    assert [member.role for member in group.members] == [GroupRole.SERVING] * 3

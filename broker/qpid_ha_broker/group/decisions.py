@@ -27,16 +27,26 @@ class RecordDecisions:
     def record_read(self, read: fx.RecordRead) -> None:
         """What it is; of no use when it could not be read."""
         if read.record is not None:
-            self._parts.learn(read.record)
+            self._learn(read.record)
 
     def record_written(self, answer: fx.RecordWritten) -> None:
         """A write of this member's is answered."""
         record = self._parts.records.written(answer)
         if record is None:
             return
-        if not answer.written:
+        if answer.written:
+            self._wrote(record)
+        else:
+            self._learn(record)
+
+    def _learn(self, record: ClusterRecord) -> None:
+        """It may be what this member wrote and had no answer to."""
+        if self._parts.records.recognise(record):
+            self._wrote(record)
+        else:
             self._parts.learn(record)
-            return
+
+    def _wrote(self, record: ClusterRecord) -> None:
         self._parts.records.learn(record)
         if self._parts.log is None and record.claimed:
             self._begin_claim(record)

@@ -141,8 +141,9 @@ class GroupMember:
         now_s, settings = self._ctx.now_s, self._ctx.settings
         self._parts.acknowledging.tick()
         is_deaf = not self._parts.view  # nobody will tell it of a record without it
-        if self._parts.log is None or is_deaf:
+        if self._parts.log is None or is_deaf or self._parts.records.is_unsure:
             self._parts.records.read()
+        if self._parts.log is None or is_deaf:
             return
         self._parts.slow.tick(self._parts.log.lineage)
         if self._parts.leveling is None and now_s - self._parts.present_s >= settings.present_every_s:

@@ -14,10 +14,10 @@ live, and go on with more.
 That is for the clients' sake; what is safe is decided by the compare-and-set alone. And who has no view has nothing
 recorded: it could not go on, and those who can would be kept from it.
 
-What was written is said to all (`EpochBegun`), and nothing else is written before that was delivered. A write whose
-answer was lost is found out by the next one, which fails on what the record then is: `newer_record`. A first claim
-counts for nothing until it is confirmed, so whoever finds one that is not may replace it: its process may have died
-before its log was on disk, and then nobody else could ever begin.
+What was written is said to all (`EpochBegun`), and nothing else is written before that was delivered. Who has no answer
+reads the record until it is known what came of the write: the reason for it may be gone by then, and nobody else knows
+that there is something to be said. A first claim counts for nothing until it is confirmed, so whoever finds one that is
+not may replace it: its process may have died before its log was on disk, and then nobody else could ever begin.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class RecordWriter:
         self._writing: tuple[int, ClusterRecord] | None = None
         self._given_up: tuple[str, ...] = ()
         """With the write that is on its way."""
+        self._unanswered: tuple[ClusterRecord, tuple[str, ...]] | None = None
+        """What this member wrote without an answer, and who was given up with it: it may be the record, or yet be."""
         self._said: ClusterRecord | None = None
         """The record that was said to all, and was not delivered yet."""
         self._again_s = 0.0
@@ -108,6 +110,18 @@ class RecordWriter:
         """Whether a write is on its way, or was said and not delivered."""
         return self._writing is not None or self._said is not None
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether nobody knows what came of a write: the record has to be read, until that is found out."""
+        return self._unanswered is not None
+
+    def recognise(self, record: ClusterRecord) -> bool:
+        """Whether that is what this member wrote without an answer: then it is as if the answer had come now."""
+        if self._unanswered is None or record != self._unanswered[0]:
+            return False
+        _, self._given_up = self._unanswered
+        return True
+
     def forget(self) -> None:
         """The member is outside: what was said counts no more. A write that is on its way is still waited for."""
         self._said = None
@@ -121,6 +135,8 @@ class RecordWriter:
             self.record = record  # nobody has begun, and the set's log has its UUID already: a claim is to keep that
         if record.position <= self.record.position:
             return False
+        if self._unanswered is not None and record.position >= self._unanswered[0].position:
+            self._unanswered = None
         self.record = record
         self.problem = ""
         return True
@@ -164,6 +180,7 @@ class RecordWriter:
         record = wanted if answer.written else answer.record
         self.problem = "" if record is not None else answer.problem or "nobody knows whether it was written"
         if record is None:
+            self._unanswered = wanted, self._given_up
             self._again_s = self._ctx.now_s + self._ctx.settings.ask_again_s / 4
             self._ctx.note("warning", f"the set's record could not be changed: {answer.problem}")
         return record

@@ -56,7 +56,10 @@ def sync(file: File) -> None:
     try:
         file.sync()
     except OSError as error:
-        raise sync_error(error) from error
+        failure = sync_error(error)
+        if failure is error:
+            raise
+        raise failure from error
 
 
 class StagedGroup(NamedTuple):
