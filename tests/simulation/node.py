@@ -424,7 +424,7 @@ class Node(MemberHarness):
                 if waiting.session.is_open:
                     waiting.tell()
         if (
-            self.resources.replicated.log.has_pending
+            self.resources.replicated.log.pending
             or self.has_catch_up_work
             or (self._serves and self.resources.has_work)
         ):
@@ -562,7 +562,7 @@ class Node(MemberHarness):
         log, store = self.resources.replicated.log, self.store
         if store is not None:
             store.persist_local()
-        batch = log.take_batch() if log.has_pending else None
+        batch = log.take_batch() if log.pending else None
         if batch is not None and self.member.status.state is State.PRIMARY:
             self._world.custody.received((self.name, self.process), batch.data)
             self._note_log(batch.last_lsn)

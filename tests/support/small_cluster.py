@@ -76,7 +76,7 @@ class Node(MemberHarness):
         if self.inbox:
             self.handle(self.inbox.popleft())
             return True
-        if self.turn_due or self.resources.replicated.log.has_pending or self.has_catch_up_work:
+        if self.turn_due or self.resources.replicated.log.pending or self.has_catch_up_work:
             self.turn()
             return True
         return False

@@ -554,4 +554,4 @@ class TracedCluster(SmallCluster):
 
 
 def _has_work(node: TracedNode) -> bool:
-    return node.resources.replicated.log.has_pending or node.has_catch_up_work
+    return bool(node.resources.replicated.log.pending) or node.has_catch_up_work

@@ -34,7 +34,7 @@ class Leading(PairedBroker):
     def turn(self) -> None:
         super().turn()
         log = self.container.default.resources.replicated.log
-        if not self.is_cut_off and log.committed_lsn < log.last_lsn and not log.has_pending:
+        if not self.is_cut_off and log.committed_lsn < log.last_lsn and not log.pending:
             log.acknowledge(WITNESS, log.last_lsn)
             self.container.default.touch()
 

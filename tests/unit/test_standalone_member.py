@@ -100,7 +100,7 @@ def test_what_it_writes_is_committed_once_its_store_has_it() -> None:
 def test_without_a_store_nothing_is_encoded_for_nobody() -> None:
     alone = Alone(WITHOUT_STORE)
     assert alone.resources.publish(alone.queue(), message("a"), NOW_MS).is_committed
-    assert not alone.resources.replicated.log.has_pending
+    assert not alone.resources.replicated.log.pending
     assert alone.turn() == []
 
 

@@ -490,4 +490,4 @@ def test_a_log_is_joined_to_what_the_other_says_later_in_the_turn() -> None:
     log.append(ev.QueueDeclared("e", {}))
     local_log.append(ev.QueueDeclared("f", {}))
     assert [part.is_joined for part in local_log.take_parts()] == [True, True]
-    assert not local_log.has_pending
+    assert not local_log.pending

@@ -239,8 +239,7 @@ class Broker:
             if self._settings.ha.clients == "proxy":
                 proxying = Proxying(self, PeerEngines(self.current, self.notices.fault), self.sets.addresses)
                 self.sets.proxying = self.connections.relays = proxying
-                self.turns.due.join(TurnPlace.RELAYS, proxying.flush)
-                proxying.unflushed.due = partial(self.turns.due.put, TurnPlace.RELAYS)
+                proxying.unflushed.due = self.turns.due.join(TurnPlace.RELAYS, proxying.flush)
                 self.container.gate = proxying.gate
             of_sets = SetMethods(self.sets, self._own_methods()["queues"])
             self.control.methods = of_sets.methods(self.control.methods)

@@ -54,12 +54,11 @@ class Turns:
         container = broker.container
         self.due.join(TurnPlace.MEMBERS, self._tell_members)
         self.due.join(TurnPlace.CONNECTIONS, broker.flush_touched)
-        self.due.join(TurnPlace.REMOTES, broker.outside.remotes.flush)
-        self.due.join(TurnPlace.WAITERS, broker.waiters.turn_ended)
-        self.due.join(TurnPlace.NOTICES, lambda: broker.notices.log(container.take_notices()))
-        broker.outside.remotes.unflushed.due = lambda: self.due.put(TurnPlace.REMOTES)
-        broker.waiters.due = lambda: self.due.put(TurnPlace.WAITERS)
-        container.notices.due = lambda: self.due.put(TurnPlace.NOTICES)
+        remotes, waiters = broker.outside.remotes, broker.waiters
+        remotes.unflushed.due = self.due.join(TurnPlace.REMOTES, remotes.flush)
+        waiters.due = self.due.join(TurnPlace.WAITERS, waiters.turn_ended)
+        notices = self.due.join(TurnPlace.NOTICES, lambda: broker.notices.log(container.take_notices()))
+        container.notices.due = notices
 
     def schedule(self) -> None:
         """Have a turn at the end of this round of the loop."""

@@ -164,11 +164,6 @@ class Log:
         return self._unsure_upto > 0
 
     @property
-    def has_pending(self) -> bool:
-        """Whether `take_batch` has something for the witnesses."""
-        return bool(self.pending)
-
-    @property
     def is_witnessed(self) -> bool:
         """Whether anybody has to see what is written."""
         return bool(self._acknowledged)

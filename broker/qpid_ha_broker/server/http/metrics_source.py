@@ -63,9 +63,7 @@ class MetricsSource:
     def start(self) -> None:
         """Begin to count. The broker may load its store yet."""
         self._lag_task = asyncio.get_running_loop().create_task(self._watch_loop())
-        due = self._broker.turns.due
-        due.join(TurnPlace.METRICS, self._turn_ended)
-        due.put(TurnPlace.METRICS)
+        self._broker.turns.due.join(TurnPlace.METRICS, self._turn_ended)()
 
     def stop(self) -> None:
         """Count no more."""

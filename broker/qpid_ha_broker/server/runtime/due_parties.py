@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum, auto
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 Party = Callable[[], object]
@@ -92,9 +93,10 @@ class DueParties:
         self._waiting = 0
         """The bits of those that are to be asked in the next turn, but are no reason for one."""
 
-    def join(self, place: TurnPlace, party: Party) -> None:
-        """Have `party` at that place."""
+    def join(self, place: TurnPlace, party: Party) -> Callable[[], None]:
+        """Have `party` at that place; what is returned puts it on the list."""
         self._parties[1 << place] = party
+        return partial(self.put, place)
 
     def leave(self, place: TurnPlace) -> None:
         """There is nobody at that place any more."""

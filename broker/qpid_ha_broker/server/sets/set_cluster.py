@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, Protocol
 
 from qpid_ha_broker import __version__
@@ -114,9 +113,11 @@ class SetCluster:
         hosts.changed = self._member_changed
         hosts.absent.failed = self._want_report
         hosts.is_map_current = self._knows_map
-        self._want_hosting = partial(due.put, TurnPlace.HOSTING)
+        self._want_hosting = due.join(TurnPlace.HOSTING, self.arrange)
+        broker.membership.clients.changed = due.join(TurnPlace.CLUSTER, self.look)
+        self._want_hosting()
+        broker.membership.clients.changed()
         _take_part_in_turns(self, due)
-        broker.membership.clients.changed = partial(due.put, TurnPlace.CLUSTER)
         directory = ControllerDirectory(broker, self.map, lambda: self._member.status, self.client)
         self.directory = broker.container.directory = directory
 
@@ -404,20 +405,11 @@ class SetCluster:
 def _take_part_in_turns(cluster: SetCluster, due: DueParties) -> None:
     """Each part says when it has something: see `DueParties`."""
     shared, forwarding, service, queues = cluster.hosts.shared, cluster.forwarding, cluster.service, cluster.queues
-    due.join(TurnPlace.HOSTING, cluster.arrange)
-    due.join(TurnPlace.CLUSTER, cluster.look)
-    due.join(TurnPlace.FORWARDING, forwarding.work)
-    due.join(TurnPlace.CONTROLLER, service.turn_ended)
-    due.join(TurnPlace.DIRECTORY, queues.work)
-    due.join(TurnPlace.REPORT, cluster.client.flush)
-    due.join(TurnPlace.SHARED, shared.flush)
-    forwarding.due = partial(due.put, TurnPlace.FORWARDING)
-    service.due = partial(due.put, TurnPlace.CONTROLLER)
-    queues.due = partial(due.put, TurnPlace.DIRECTORY)
-    cluster.client.due = partial(due.put, TurnPlace.REPORT)
-    shared.unflushed.due = partial(due.put, TurnPlace.SHARED)
-    due.put(TurnPlace.CLUSTER)
-    due.put(TurnPlace.HOSTING)
+    forwarding.due = due.join(TurnPlace.FORWARDING, forwarding.work)
+    service.due = due.join(TurnPlace.CONTROLLER, service.turn_ended)
+    queues.due = due.join(TurnPlace.DIRECTORY, queues.work)
+    cluster.client.due = due.join(TurnPlace.REPORT, cluster.client.flush)
+    shared.unflushed.due = due.join(TurnPlace.SHARED, shared.flush)
 
 
 class _Replicas:
