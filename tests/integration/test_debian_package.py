@@ -141,7 +141,7 @@ def test_its_examples_are_settings_that_a_broker_takes(tmp_path: Path) -> None:
         (tmp_path / name).write_text("secret", encoding="utf-8")
         (tmp_path / name).chmod(0o600)
     raw = yaml.safe_load("\n".join(lines).replace("/etc/qpid-ha", str(tmp_path)))
-    assert set(raw) == {"name", "listen", "data-dir", "tls", "sasl", "acl", "ha"}
+    assert set(raw) == {"name", "listen", "data-dir", "auto-create", "tls", "sasl", "acl", "ha"}
     (tmp_path / "all.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     assert load_settings(tmp_path / "all.yaml", {}, {}).ha.cluster
 
