@@ -122,6 +122,7 @@ def test_without_a_url_it_asks_for_one() -> None:
     assert (done.returncode, "--coordinator URL" in done.stdout) == (4, True), done.stdout
 
 
+@pytest.mark.alone("an answer within a second from three servers that are stopped and continued")
 def test_etcd_passes() -> None:
     with EtcdEnsemble() as etcd:
         done = play(
@@ -133,6 +134,7 @@ def test_etcd_passes() -> None:
     assert outcomes(done, "SKIPPED") == set()
 
 
+@pytest.mark.alone("an answer within a second from three servers that are stopped and continued")
 def test_zookeeper_passes(zookeeper_ensemble: ZookeeperEnsemble) -> None:
     with zookeeper_ensemble.mended() as ensemble:
         done = play(
