@@ -33,6 +33,7 @@ EXPECTED = {
     "guesses": ("test_faults", "test_who_was_connected_gets_errors"),
 }
 """The test that each broken one has to fail."""
+SERVERS_ANSWER_IN_TIME = pytest.mark.alone("within a second, from servers that are stopped and continued")
 
 
 def play(url: str, *options: str, module: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -122,7 +123,7 @@ def test_without_a_url_it_asks_for_one() -> None:
     assert (done.returncode, "--coordinator URL" in done.stdout) == (4, True), done.stdout
 
 
-@pytest.mark.alone("an answer within a second from three servers that are stopped and continued")
+@SERVERS_ANSWER_IN_TIME
 def test_etcd_passes() -> None:
     with EtcdEnsemble() as etcd:
         done = play(
@@ -134,7 +135,7 @@ def test_etcd_passes() -> None:
     assert outcomes(done, "SKIPPED") == set()
 
 
-@pytest.mark.alone("an answer within a second from three servers that are stopped and continued")
+@SERVERS_ANSWER_IN_TIME
 def test_zookeeper_passes(zookeeper_ensemble: ZookeeperEnsemble) -> None:
     with zookeeper_ensemble.mended() as ensemble:
         done = play(
