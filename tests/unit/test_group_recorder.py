@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from little_group import LittleGroup
+from model_support import TextReader
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group import effects as fx
+from qpid_ha_broker.group.context import GroupContext, GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
+from qpid_ha_broker.group.frames import EpochBegun, decode_batch
+from qpid_ha_broker.group.lineage import Lineage
+from qpid_ha_broker.group.recorder import RecordWriter
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from qpid_ha_broker.model.sets.grouped import Grouped
+from qpid_ha_broker.model.sets.resources import Resources
 
 
 def test_a_group_begins_under_the_uuid_that_its_set_was_made_with() -> None:
@@ -127,3 +135,65 @@ def test_a_write_whose_answer_was_lost_is_found_out_although_its_reason_is_gone(
     assert list(group.record.members) == ["a", "b", "c"]
     assert [member.serving.member.record for member in group.members] == [group.record] * 3
     assert [member.role for member in group.members] == [GroupRole.SERVING] * 3
+
+
+class Writing:
+    """What a member has recorded, on its own: `a` of a group of `a` and `b`, in epoch 1."""
+
+    def __init__(self) -> None:
+        resources = Resources(TextReader(), "orders", replication=Grouped())
+        self.ctx = GroupContext(GroupSettings("a", "a-1"), resources.replicated)
+        self.lineage = Lineage(record(1, "a", "b"), "ab", 0)
+        self.writer = RecordWriter(self.ctx)
+        self.writer.learn(self.lineage.record)
+
+    def answer(self, written: bool, found: ClusterRecord | None) -> None:
+        write = self.ctx.effects.pop()
+        assert isinstance(write, fx.WriteRecord)
+        change = self.writer.written(fx.RecordWritten(write.number, written, found, ""))
+        if change is not None:
+            self.writer.learn(change.record)
+            self.writer.say(self.lineage, change)
+
+    def said(self) -> list[tuple[int, tuple[str, ...]]]:
+        """The epochs that were said to have begun, and who was given up with each."""
+        frames = decode_batch(batch)[1] if (batch := self.ctx.outbox.take()) else ()
+        return [(frame.record.epoch, frame.given_up) for frame in frames if isinstance(frame, EpochBegun)]
+
+
+def record(epoch: int, *members: str) -> ClusterRecord:
+    return ClusterRecord("uuid", epoch, "a", epoch, members)
+
+
+def test_who_is_given_up_is_said_with_the_record_that_was_written_for_it() -> None:
+    writing = Writing()
+    writing.writer.change("a", "d")
+    writing.answer(True, record(2, "a"))
+    assert writing.said() == [(2, ("d",))]
+
+
+def test_a_write_that_has_to_wait_gives_nobody_up_with_the_record_of_another() -> None:
+    writing = Writing()
+    writing.writer.change("a", "d")
+    writing.answer(False, None)
+    writing.writer.change("a", "e")
+    assert not writing.ctx.effects or not isinstance(writing.ctx.effects[-1], fx.WriteRecord), "it has to wait"
+    assert writing.writer.learn(record(3, "a"))
+    writing.writer.say(writing.lineage)
+    assert writing.said() == [(3, ())]
+
+
+def test_what_was_written_gives_nobody_up_with_a_newer_record() -> None:
+    writing = Writing()
+    writing.writer.change("a", "d")
+    writing.writer.learn(record(3, "a"))
+    writing.answer(True, record(2, "a"))
+    assert writing.said() == [(3, ())]
+
+
+def test_what_became_of_a_write_is_not_asked_when_a_newer_record_is_known() -> None:
+    writing = Writing()
+    writing.writer.change("a", "d")
+    writing.writer.learn(record(3, "a"))
+    writing.answer(False, None)
+    assert not writing.writer.is_unsure

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.parts import GroupParts
-from qpid_ha_broker.group.recorder import NextRecord
+from qpid_ha_broker.group.recorder import Change, NextRecord
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
@@ -31,28 +31,30 @@ class RecordDecisions:
 
     def record_written(self, answer: fx.RecordWritten) -> None:
         """A write of this member's is answered."""
-        record = self._parts.records.written(answer)
-        if record is None:
+        change = self._parts.records.written(answer)
+        if change is None:
             return
         if answer.written:
-            self._wrote(record)
+            self._wrote(change)
         else:
-            self._learn(record)
+            self._learn(change.record)
 
     def _learn(self, record: ClusterRecord) -> None:
         """It may be what this member wrote and had no answer to."""
-        if self._parts.records.recognise(record):
-            self._wrote(record)
+        change = self._parts.records.recognise(record)
+        if change is not None:
+            self._wrote(change)
         else:
             self._parts.learn(record)
 
-    def _wrote(self, record: ClusterRecord) -> None:
+    def _wrote(self, change: Change) -> None:
+        record = change.record
         self._parts.records.learn(record)
         if self._parts.log is None and record.claimed:
             self._begin_claim(record)
         if self._parts.log is not None and self._parts.leveling is None:
             self._parts.log.lineage.newer_record = record
-            self._parts.records.say(self._parts.log.lineage)
+            self._parts.records.say(self._parts.log.lineage, change)
 
     def _begin_claim(self, record: ClusterRecord) -> None:
         """Nobody has confirmed anything: what is here is of a claim that came to nothing."""

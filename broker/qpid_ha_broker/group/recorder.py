@@ -23,6 +23,7 @@ not may replace it: its process may have died before its log was on disk, and th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from qpid_ha_broker.group.context import GroupContext
 from qpid_ha_broker.group.frames import EpochBegun
@@ -78,6 +79,13 @@ class SlowMembers:
         self.names = frozenset() if settings.name in slow else slow  # it may be this one that is slow
 
 
+class Change(NamedTuple):
+    """What is written, and whose admission is given up with it. What another has written gives up nobody here."""
+
+    record: ClusterRecord
+    given_up: tuple[str, ...] = ()
+
+
 class RecordWriter:
     """The promise: at most one write is on its way, and each follows from the one before that was delivered or read."""
 
@@ -87,11 +95,9 @@ class RecordWriter:
         """As far as this member knows: delivered, read, or written."""
         self.is_known = False
         """It was read, or heard of: it may be that there is none."""
-        self._writing: tuple[int, ClusterRecord] | None = None
-        self._given_up: tuple[str, ...] = ()
-        """With the write that is on its way."""
-        self._unanswered: tuple[ClusterRecord, tuple[str, ...]] | None = None
-        """What this member wrote without an answer, and who was given up with it: it may be the record, or yet be."""
+        self._writing: tuple[int, Change] | None = None
+        self._unanswered: Change | None = None
+        """What this member wrote without an answer: it may be the record, or yet be."""
         self._said: ClusterRecord | None = None
         """The record that was said to all, and was not delivered yet."""
         self._again_s = 0.0
@@ -115,12 +121,10 @@ class RecordWriter:
         """Whether nobody knows what came of a write: the record has to be read, until that is found out."""
         return self._unanswered is not None
 
-    def recognise(self, record: ClusterRecord) -> bool:
-        """Whether that is what this member wrote without an answer: then it is as if the answer had come now."""
-        if self._unanswered is None or record != self._unanswered[0]:
-            return False
-        _, self._given_up = self._unanswered
-        return True
+    def recognise(self, record: ClusterRecord) -> Change | None:
+        """What this member wrote without an answer, if that is it: then it is as if the answer had come now."""
+        change = self._unanswered
+        return change if change is not None and change.record == record else None
 
     def forget(self) -> None:
         """The member is outside: what was said counts no more. A write that is on its way is still waited for."""
@@ -135,7 +139,7 @@ class RecordWriter:
             self.record = record  # nobody has begun, and the set's log has its UUID already: a claim is to keep that
         if record.position <= self.record.position:
             return False
-        if self._unanswered is not None and record.position >= self._unanswered[0].position:
+        if self._unanswered is not None and record.position >= self._unanswered.record.position:
             self._unanswered = None
         self.record = record
         self.problem = ""
@@ -152,43 +156,46 @@ class RecordWriter:
         """Begin the group with an empty log, under the UUID that the record has for it, if there is one."""
         name, generation, epoch = self._ctx.settings.name, self.record.generation + 1, self.record.epoch + 1
         cluster = self.record.cluster or self._ctx.settings.instance
-        self._write(ClusterRecord(cluster, generation, name, epoch, (name,), True))
+        self._write(Change(ClusterRecord(cluster, generation, name, epoch, (name,), True)))
 
     def confirm_claim(self) -> None:
         """The first claim is on disk."""
-        self._write(self.record._replace(claimed=False))
+        self._write(Change(self.record._replace(claimed=False)))
 
     def change(self, members: Iterable[str], given_up: Iterable[str] = ()) -> None:
         """Have these named, and nobody else."""
         record, name = self.record, self._ctx.settings.name
-        self._given_up = tuple(sorted(given_up))
-        self._write(
-            ClusterRecord(record.cluster, record.generation + 1, name, record.epoch + 1, tuple(sorted(members)))
-        )
+        wanted = ClusterRecord(record.cluster, record.generation + 1, name, record.epoch + 1, tuple(sorted(members)))
+        self._write(Change(wanted, tuple(sorted(given_up))))
 
-    def _write(self, wanted: ClusterRecord) -> None:
+    def _write(self, wanted: Change) -> None:
         if self._writing is None and self._ctx.now_s >= self._again_s:
             self._writing = (self._ctx.number(), wanted)
-            self._ctx.effects.append(WriteRecord(self._writing[0], self.record, wanted))
+            self._ctx.effects.append(WriteRecord(self._writing[0], self.record, wanted.record))
 
-    def written(self, answer: RecordWritten) -> ClusterRecord | None:
-        """The record after a write, whether it was this one's; None: nobody knows, or it was another write."""
+    def written(self, answer: RecordWritten) -> Change | None:
+        """What the record is after a write, whether it was this one's; None: nobody knows, or it was another write."""
         if self._writing is None or answer.number != self._writing[0]:
             return None
         wanted = self._writing[1]
         self._writing = None
-        record = wanted if answer.written else answer.record
-        self.problem = "" if record is not None else answer.problem or "nobody knows whether it was written"
-        if record is None:
-            self._unanswered = wanted, self._given_up
-            self._again_s = self._ctx.now_s + self._ctx.settings.ask_again_s / 4
-            self._ctx.note("warning", f"the set's record could not be changed: {answer.problem}")
-        return record
+        if answer.written:
+            self.problem = ""
+            return wanted
+        if answer.record is not None:
+            self.problem = ""
+            return Change(answer.record)
+        self.problem = answer.problem or "nobody knows whether it was written"
+        if wanted.record.position > self.record.position:
+            self._unanswered = wanted
+        self._again_s = self._ctx.now_s + self._ctx.settings.ask_again_s / 4
+        self._ctx.note("warning", f"the set's record could not be changed: {answer.problem}")
+        return None
 
-    def say(self, lineage: Lineage) -> None:
-        """Tell all in step of the record that was written."""
+    def say(self, lineage: Lineage, written: Change | None = None) -> None:
+        """Tell all in step of the record; and who is given up, if it is what this member has written."""
         self._said = self.record
-        given_up, self._given_up = self._given_up, ()
+        given_up = written.given_up if written is not None and written.record == self.record else ()
         self._ctx.say(EpochBegun(self.record, lineage.is_cold, given_up))
 
 
