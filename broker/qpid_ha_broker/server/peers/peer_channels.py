@@ -60,10 +60,8 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
             address = Address.parse(self.address)
             told = self._client_opened, self._client_received, self._client_closed
             self._client = PeerClient(make_engine(address), name, address.host, *told, capability)
-            await asyncio.get_running_loop().create_connection(lambda: self, address.host, address.port)
-        except OSError as error:
-            self.fail(str(error.strerror or error))
-        except (ValueError, SettingsError) as error:
+            await self._connect_to(address, self._client.engine)
+        except (OSError, ValueError, SettingsError) as error:
             self.fail(str(error))
         finally:
             self._opening = None
@@ -111,6 +109,8 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.upstream, self._has_connected = self._client, True
+        if self._client is not None and (problem := self._look_at_certificate(transport, self._client.engine)):
+            self.fail(problem)
         if self._listener is None:
             self._abort()
         self.flush()

@@ -50,10 +50,8 @@ class UpstreamSocket(OpenedSocket[AnyFar]):
             address = Address.parse(self.address)
             self.upstream = make(address, self._touched, self._ended)
             self._owner.connecting(self)
-            await asyncio.get_running_loop().create_connection(lambda: self, address.host, address.port)
-        except OSError as error:
-            self._failed_to_open(str(error.strerror or error))
-        except (ValueError, SettingsError) as error:
+            await self._connect_to(address, self.upstream.engine)
+        except (OSError, ValueError, SettingsError) as error:
             self._failed_to_open(str(error))
 
     def _failed_to_open(self, reason: str) -> None:
@@ -111,6 +109,8 @@ class UpstreamSocket(OpenedSocket[AnyFar]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if self.upstream is not None and (problem := self._look_at_certificate(transport, self.upstream.engine)):
+            self.fail(problem)
         if self._has_ended:
             self._abort()
         self.flush()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar, cast
 
+from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
+from qpid_ha_broker.server.runtime.tls import problem_of, security_of, verify_name
+from qpid_ha_config.addresses import Address
 
 MUCH_BYTES: Final = 64 * 1024
 """Read at once: after so much, everybody else gets a turn. libuv would go on reading as long as there is something, up
@@ -15,6 +19,9 @@ ROOM_S: Final = 0.05
 """Between two looks whether there is room again for what comes."""
 GOODBYE_S: Final = 1.0
 """So long the other end may take to answer our goodbye."""
+
+HANDSHAKE_S: Final = 5.0
+"""So long the other end may take for TLS."""
 
 AnyOpened = TypeVar("AnyOpened", bound=OpenedConnection)
 
@@ -30,6 +37,37 @@ class OpenedSocket(asyncio.Protocol, Generic[AnyOpened]):
         self._is_reading = False
         self.may_read: Callable[[], bool] = _always
         """Asked after each piece that was read. Until it says yes again, the other end has to wait."""
+
+    # --- opening it
+
+    async def _connect_to(self, address: Address, engine: Engine) -> None:
+        """Raises OSError, with words for who has set it up."""
+        loop, context = asyncio.get_running_loop(), cast("ssl.SSLContext | None", engine.encryption)
+        try:
+            if context is None:
+                await loop.create_connection(lambda: self, address.host, address.port)
+            else:
+                await loop.create_connection(
+                    lambda: self,
+                    address.host,
+                    address.port,
+                    ssl=context,
+                    server_hostname=address.host,
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                )
+        except OSError as error:
+            raise ConnectionError(problem_of(error)) from error
+
+    def _look_at_certificate(self, transport: asyncio.BaseTransport, engine: Engine) -> str:
+        """Before anything is said: why it is not whom we have called; empty: it is, or nothing is encrypted."""
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None:
+            try:
+                verify_name(encrypted, Address.parse(self.address).host)
+                engine.input.security = security_of(encrypted)
+            except (ssl.SSLError, ValueError) as error:
+                return str(error)
+        return ""
 
     # --- the owner's calls
 
