@@ -59,6 +59,7 @@ class ClientProtocol(asyncio.Protocol):
         """What this connection's listener has."""
         self.coming: asyncio.Task[None] | None = None
         """Until it is made: with TLS, until the handshake is over."""
+        self._accepted_s = time.monotonic()
         self._broker = broker
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -85,7 +86,8 @@ class ClientProtocol(asyncio.Protocol):
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         timeout_s = self._broker.current().handshake_timeout_s
-        self._deadline = asyncio.get_running_loop().call_later(timeout_s, self._check_handshake, timeout_s)
+        left_s = timeout_s - (time.monotonic() - self._accepted_s)
+        self._deadline = asyncio.get_running_loop().call_later(left_s, self._check_handshake, timeout_s)
         log.debug("%s connected", self.peer)
 
     def data_received(self, data: bytes) -> None:

@@ -37,8 +37,8 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
 
     @property
     def was_connected(self) -> bool:
-        """Whether somebody took the connection."""
-        return self._transport is not None
+        """Whether somebody took the connection, and still has it."""
+        return self.is_taken
 
     @property
     def is_over(self) -> bool:
@@ -61,7 +61,9 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
             told = self._client_opened, self._client_received, self._client_closed
             self._client = PeerClient(make_engine(address), name, address.host, *told, capability)
             await self._connect_to(address, self._client.engine)
-        except (OSError, ValueError, SettingsError) as error:
+        except OSError as error:
+            self.fail(str(error.strerror or error))
+        except (ValueError, SettingsError) as error:
             self.fail(str(error))
         finally:
             self._opening = None
@@ -117,6 +119,7 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
 
     def connection_lost(self, error: Exception | None) -> None:
         client, self.upstream, self._transport, self._client = self.upstream, None, None, None
+        self.is_taken = False
         if client is not None:
             client.lost(str(error) if error else "the connection was closed")
             client.engine.close()

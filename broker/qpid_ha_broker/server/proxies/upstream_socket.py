@@ -51,7 +51,9 @@ class UpstreamSocket(OpenedSocket[AnyFar]):
             self.upstream = make(address, self._touched, self._ended)
             self._owner.connecting(self)
             await self._connect_to(address, self.upstream.engine)
-        except (OSError, ValueError, SettingsError) as error:
+        except OSError as error:
+            self._failed_to_open(str(error.strerror or error))
+        except (ValueError, SettingsError) as error:
             self._failed_to_open(str(error))
 
     def _failed_to_open(self, reason: str) -> None:

@@ -95,7 +95,7 @@ def problem_of(error: OSError) -> str:
         return text
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text or "HTTP_REQUEST" in text:
         return "it speaks no TLS"
-    if isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, ssl.SSLEOFError) or (isinstance(error, ConnectionError) and not text):
         return "it ended the connection in the handshake of TLS"
     if "ALERT" in text.upper():
         return f"it does not accept our TLS or certificate: {getattr(error, 'reason', None) or text}"
