@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import proton
@@ -239,6 +240,18 @@ def test_a_peer_that_encrypts_and_then_talks_nonsense_loses_its_socket(secure: S
     (line,) = lines_after(secure, before)
     assert "amqp:connection:framing-error" in line
     assert works(secure, authority)
+
+
+def test_who_connects_and_says_nothing_of_tls_makes_room_for_who_does(authority: Authority) -> None:
+    settings = {
+        **settings_with(authority, *authority.issue("localhost")),
+        "max-unopened-connections": 4,
+        "handshake-timeout": "60s",
+    }
+    with RunningBroker(settings) as broker, ExitStack() as silent:
+        peers = [silent.enter_context(RawPeer(broker.port)) for _ in range(8)]
+        assert works(broker, authority)
+        assert peers[0].read_to_end() == b""
 
 
 def test_a_slow_consumer_over_tls_gets_everything(secure: Served, authority: Authority) -> None:
