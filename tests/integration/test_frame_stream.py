@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from certificate_authority import Authority
 from cluster_in_process import InProcessCluster, eventually
 from event_loops import in_event_loop
+from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.broker import Broker
@@ -113,31 +115,78 @@ async def test_an_upgraded_broker_uses_the_stream_with_those_that_are_upgraded_a
             await eventually(lambda primary=primary, ways=expected[number]: carriers(primary) == ways)  # type: ignore[misc]
 
 
-@in_event_loop
-async def test_over_tls_frames_go_as_messages(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+def encrypted_settings(directory: Path, **more: object) -> dict[str, object]:
+    """Of brokers that have a certificate for `localhost` and 127.0.0.1."""
+    authority = Authority(directory)
     certificate, key = authority.issue("broker")
+    files = {"certificate": certificate, "key": key, "ca": authority.certificate}
+    return {**{f"tls__{name}": str(file) for name, file in files.items()}, **more}
+
+
+async def start_encrypted(directory: Path, cluster: InProcessCluster, host: str, settings: dict[str, object]) -> None:
+    """Two brokers that call each other by that host."""
+    cluster.ports.update(InProcessCluster(directory, "a", "b").ports)
+    url = "amqps://" + ",".join(f"{host}:{port}" for port in cluster.ports.values())
+    listening = "127.0.0.1" if host == "localhost" else host
+    for name, port in cluster.ports.items():
+        await cluster.start(name, listen=f"amqps://{listening}:{port}", ha__brokers_url=url, **settings)
+
+
+@pytest.mark.parametrize(
+    ("host", "more", "way"),
+    [
+        pytest.param("localhost", {}, "stream", id="by name"),
+        pytest.param("127.0.0.1", {}, "stream", id="by address"),
+        pytest.param("localhost", OLDER, "messages", id="older"),
+        pytest.param(
+            "localhost",
+            {
+                "tls__require_client_certificate": True,
+                "sasl__allow_anonymous": False,
+                "ha__mechanism": "EXTERNAL",
+                "ha__username": "CN=broker",
+            },
+            "stream",
+            id="who log in by their certificates",
+        ),
+    ],
+)
+@in_event_loop
+async def test_frames_go_so_over_tls_too(tmp_path: Path, host: str, more: dict[str, object], way: str) -> None:
     async with InProcessCluster(tmp_path) as cluster:
-        cluster.ports.update(InProcessCluster(tmp_path, "a", "b").ports)
-        url = ",".join(f"localhost:{port}" for port in cluster.ports.values())
-        secure = {
-            "tls__certificate": str(certificate),
-            "tls__key": str(key),
-            "tls__ca": str(authority.certificate),
-            "ha__brokers_url": f"amqps://{url}",
-        }
-        for name, port in cluster.ports.items():
-            await cluster.start(name, listen=f"amqps://127.0.0.1:{port}", **secure)
+        await start_encrypted(tmp_path, cluster, host, encrypted_settings(tmp_path, **more))
         await cluster.form("a")
         cluster.brokers["a"].container.default.configuration.declare_queue("q", {})
         publish(cluster.brokers["a"], 0)
         await eventually(lambda: held(cluster.brokers["b"]) == MESSAGES)
-        await eventually(lambda: carriers(cluster.brokers["a"]) == {"messages"})
-        taken = [connection.engine for connection in cluster.brokers["a"].connections.open]
-        opened = [channel._client.engine for channel in cluster.member("b")._dialler._channels if channel._client]
-        assert taken
-        assert opened
-        assert not any(engine.input.may_stream for engine in taken + opened)  # neither end relies on the other one
+        await eventually(lambda: carriers(cluster.brokers["a"]) == {way})
+
+
+@in_event_loop
+async def test_a_broker_whose_certificate_is_for_another_host_is_told_nothing_and_is_there_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """Not even who we are: it could have the certificate of another machine of ours. But it may lead."""
+    async with InProcessCluster(tmp_path) as cluster:
+        await start_encrypted(tmp_path, cluster, "127.0.0.2", encrypted_settings(tmp_path))
+        problem = r"somebody is there and could not be asked.*its certificate is not for 127\.0\.0\.2 but for CN=broker"
+        with pytest.raises(RequestRefused, match=problem):
+            await cluster.ask("a", "promote")
+        assert not [connection for broker in cluster.brokers.values() for connection in broker.connections.open]
+
+
+@in_event_loop
+async def test_a_broker_that_takes_a_connection_and_says_nothing_of_tls_is_there(tmp_path: Path) -> None:
+    """A process that hangs leads, perhaps: its kernel goes on to take connections."""
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        async with InProcessCluster(tmp_path) as cluster:
+            cluster.ports.update(InProcessCluster(tmp_path, "a").ports)
+            cluster.ports["b"] = hanging.getsockname()[1]
+            url = "amqps://" + ",".join(f"localhost:{port}" for port in cluster.ports.values())
+            settings = encrypted_settings(tmp_path, ha__brokers_url=url)
+            await cluster.start("a", listen=f"amqps://127.0.0.1:{cluster.ports['a']}", **settings)
+            with pytest.raises(RequestRefused, match=r"somebody is there.*it took the connection, and gave no answer"):
+                await cluster.ask("a", "promote")
 
 
 def test_noise_in_the_stream_costs_a_new_channel_and_no_message(

@@ -16,6 +16,7 @@ import pytest
 
 from paired_peers import SETTINGS, Backup, Cluster
 from qpid_ha_broker.amqp.connections.connection import Connection
+from qpid_ha_broker.amqp.wire.peer_input import Security
 from qpid_ha_broker.server.runtime.engines import EngineFactory, SaslConfiguration, client_engine
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
@@ -46,17 +47,21 @@ def users_db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def try_to_follow(users_db: Path, user: str, password: str, mechanism: str) -> tuple[int, int, list[str]]:
+def try_to_follow(
+    users_db: Path, user: str, password: str, mechanism: str, security: Security | None = None, *, in_clear: bool = True
+) -> tuple[int, int, list[str]]:
     """How many channels a backup has opened, how many the primary has taken on, and why not.
 
-    The primary listens on loopback, where users may log in, and guests too.
+    The primary listens on loopback, where users may log in, and guests too. `security`: what the backup's TLS has found
+    out; `in_clear`: it may say its password without.
     """
     address = Address.parse("amqp://127.0.0.1:0")
     values = {"name": "primary", "listen": [str(address)], "sasl.users-db": str(users_db), "sasl.allow-anonymous": True}
     settings = BrokerSettings.from_values(values)
     broker = Cluster(replace(SETTINGS, peer_user="replicator"))
-    ours = client_engine(user=user, password=password, mechanism=mechanism, insecure_plain=True)
+    ours = client_engine(user=user, password=password, mechanism=mechanism, insecure_plain=in_clear)
     ours.input.may_stream = True
+    ours.input.security = security
     with closing(SaslConfiguration(users_db)) as sasl:
         theirs = EngineFactory(lambda: settings, address, sasl).make()
         backup = Backup(broker, Connection(broker.connections, theirs, "127.0.0.1:1"), ours)
@@ -86,3 +91,14 @@ def test_the_user_is_the_one_who_has_logged_in(
 
     assert openings == channels == int(is_let_in), reasons
     assert is_let_in or "amqp:unauthorized-access" in reasons[0]
+
+
+@needs_cyrus
+@pytest.mark.parametrize("security", [Security(256, "CN=primary"), Security(0, None), None])
+def test_a_password_is_said_in_clear_where_it_is_encrypted_below(
+    process: Pool, users_db: Path, security: Security | None
+) -> None:
+    login = (users_db, "replicator", PASSWORD, "PLAIN", security)
+    openings, _, reasons = process.apply(try_to_follow, login, {"in_clear": False})
+    is_encrypted = security is not None and security.bits > 0
+    assert openings == int(is_encrypted), reasons

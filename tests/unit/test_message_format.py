@@ -19,7 +19,6 @@ from qpid_ha_broker.amqp.links.bridges import InboundBridge, OutboundBridge
 from qpid_ha_broker.amqp.links.management_link import ManagementLink
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.dead_letters import dead_letter
-from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.message_format import FormatReader, FormatWriter
 from qpid_ha_broker.amqp.wire.sections import MessageSections, with_message_id
 from qpid_ha_broker.events.codec import decode
@@ -273,17 +272,6 @@ def test_a_bridge_takes_it_to_another_broker(bridged: PairedRemote) -> None:
     bridged.begin(OutboundBridge(default, bridged.here.queue("q"), TARGET, bridged, bridged.here.container))
     bridged.answer(10)
     assert [number for number, _ in formats_in(b"".join(heard))] == [BATCH]
-
-
-def test_where_it_cannot_be_said_the_message_goes_out_with_the_format_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over TLS, whose frames only Proton sees."""
-    broker = PairedBroker()
-    published(broker, "q", transfer(BODY))
-    monkeypatch.setattr(Engine, "formats", None)
-    wire = Wire(broker)
-    link = wire.client.receiver("q", 1)
-    ((_, message),) = wire.client.received(link)
-    assert (bytes(message.body), [number for number, _ in wire.transfers]) == (b"one", [0])
 
 
 def test_a_message_of_a_transaction_is_delivered_with_its_format() -> None:

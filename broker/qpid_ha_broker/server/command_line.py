@@ -25,8 +25,8 @@ from qpid_ha_broker.server.control.control import ControlError
 from qpid_ha_broker.server.control.placements import NoPlacement, load_placement
 from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
 from qpid_ha_broker.server.runtime.descriptors import raise_descriptor_limit
-from qpid_ha_broker.server.runtime.engines import server_domain
 from qpid_ha_broker.server.runtime.logs import configure_logging
+from qpid_ha_broker.server.runtime.tls import listener_context
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import certificate_problems, load_access, load_settings
@@ -94,7 +94,7 @@ def look_before_start(settings: BrokerSettings, now_s: float) -> list[SettingsEr
         if path is not None:
             _check_writable(key, path, is_directory=key == "data-dir")
     if any(address.is_tls for address in settings.listen):
-        server_domain(settings.tls)
+        listener_context(settings.tls)
     found = certificate_problems(settings, now_s)
     try:
         load_placement(settings.replicas.placement)

@@ -225,6 +225,8 @@ class Engine:
         """Of a connection to another broker of the cluster: by what that one knows us; empty: by our login."""
         self.dropped: Callable[[Delivery], object] = _nobody
         """Told of what comes in a transaction for a link that has ended on our side: a message, or an answer to one."""
+        self.encryption: object = None
+        """What a socket that is opened for it has to speak, of `server.runtime.tls`; None: its bytes go as they are."""
         self.on_fault: OnFault | None = None
         """Who counts and logs bugs that come up while the peer's bytes are worked on: they end the link, or the
         connection, and nobody else hears of them. None: they are raised, as tests want it."""
@@ -273,9 +275,9 @@ class Engine:
         return self._format_writer.rewrite(chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
     @property
-    def formats(self) -> FormatWriter | None:
-        """What a `Sender` of messages with a format is to be given; None: they cannot be sent so over TLS."""
-        return None if lib.pn_transport_is_encrypted(self._transport) else self._format_writer
+    def formats(self) -> FormatWriter:
+        """What a `Sender` of messages with a format is to be given."""
+        return self._format_writer
 
     @property
     def peer_frame_bytes(self) -> int:
@@ -1188,14 +1190,3 @@ def drain(link: proton.Link, count: int) -> None:
 def give_credit(link: proton.Link, count: int) -> None:
     """Let the peer send `count` more messages."""
     lib.pn_link_flow(link._impl, count)
-
-
-def restrict_tls(domain: proton.SSLDomain, versions: Iterable[str], ciphers: str | None) -> None:
-    """Let `domain` speak these versions of TLS only, and below TLS 1.3 these ciphers only; None: the library's own.
-
-    Proton's wrapper has no call for it. Raises proton.SSLException.
-    """
-    if lib.pn_ssl_domain_set_protocols(domain._domain, " ".join(versions).encode()):
-        raise proton.SSLException("the library cannot speak these versions of TLS")
-    if ciphers is not None and lib.pn_ssl_domain_set_ciphers(domain._domain, ciphers.encode()):
-        raise proton.SSLException("the library knows none of these ciphers")

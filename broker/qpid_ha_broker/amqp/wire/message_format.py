@@ -3,9 +3,8 @@
 A message whose format is not 0 has it in front of its first section, within the broker and in its log: see
 `events.payloads`. One with the format 0 has nothing there, and is as it was sent.
 
-On a connection without TLS the frames can be seen before Proton reads them, and after it has written them: there the
-field moves in front of the payload (`FormatReader`), and back (`FormatWriter`). TLS is Proton's own: what comes over it
-counts as 0, and what goes out over it is sent as 0.
+Frames can be seen before Proton reads them, and after it has written them: there the field moves in front of the
+payload (`FormatReader`), and back (`FormatWriter`).
 
 A frame becomes larger by one byte where it is read, and smaller by one where it is written, so that what one broker
 sends to another has room in every frame. Of a frame of the largest size that has none, the tag loses its last byte,

@@ -74,7 +74,7 @@ class FrameCarrier(Protocol):
 
 
 class MessageCarrier:
-    """A `FrameCarrier` by AMQP, on a link: how older releases do it, and how it is done over TLS."""
+    """A `FrameCarrier` by AMQP, on a link: how older releases do it."""
 
     __slots__ = ("_sender",)
 

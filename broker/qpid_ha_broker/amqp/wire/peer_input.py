@@ -4,15 +4,20 @@ Formats of messages: see `message_format`. And a link's name that comes again in
 error of the whole connection, though it is one link's, and the newer one wins (AMQP 1.0 section 2.6.1). So once our
 attach has been said, what Proton compares is made a name that no peer can say, for it is not UTF-8; a `named_link`
 knows it all the same. For that, links that came before have to be answered when another attach comes: bytes are pushed
-up to the next one, and the rest when all is told that was pushed. Over TLS frames cannot be seen: a name that comes
-twice in what is read at once ends the connection there.
+up to the next one, and the rest when all is told that was pushed.
+
+Nor does Proton know what TLS has found out, which is not its own here (`Security`). It takes what its own says when it
+has read the other end's header, and looks at it when there is more to be done: ours is put in its place between the
+two.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import cproton_ffi
 import proton
+from cffi import FFI
 from cproton_ffi import ffi, lib
 
 from qpid_ha_broker.amqp.wire.frame_stream import HEADER, FrameStream
@@ -22,7 +27,17 @@ _ATTACH: Final = bytes((0, 0x53, 0x12))
 """How an attach begins, behind the header of its frame. Where it is found in other bytes, nothing is lost by a cut."""
 _HIDDEN: Final = 0x80
 """Turned over in the first byte of a name: of what was UTF-8, no UTF-8 comes of that."""
+_HEADER_BYTES: Final = 8
 _peek = lib.pn_collector_peek
+
+
+class Security(NamedTuple):
+    """Of what carries a connection's bytes: SASL offers some ways to log in only where others cannot read along."""
+
+    bits: int
+    """Of the key with which they are encrypted."""
+    subject: str | None
+    """The other end's certificate's, who logs in by `EXTERNAL` as that; None: it has shown none."""
 
 
 class PeerInput:
@@ -38,10 +53,12 @@ class PeerInput:
         self._answered: list[Any] = []
         """Links whose name is to be hidden before more comes."""
         self.may_stream = False
-        """Frames of another broker may come by a `FrameStream`, if both ends say so: not over TLS, which is Proton's
-        own."""
+        """Frames of another broker may come by a `FrameStream`, if both ends say so."""
         self.stream: FrameStream | None = None
         """None: what comes is AMQP to the end."""
+        self.security: Security | None = None
+        """Until SASL has been told; None: nothing is encrypted, or it has been."""
+        self._header_left = _HEADER_BYTES
 
     def expect_stream(self) -> None:
         """The other end may leave AMQP, as soon as its end of the channel is open."""
@@ -98,12 +115,26 @@ class PeerInput:
     def _push(self, data: bytes) -> None:
         if self._answered:
             self._hide_names()
+        if self.security is not None:
+            data = self._push_header(data, self.security)
         start, size, offset = ffi.from_buffer(data), len(data), 0
         while offset < size:  # Proton takes what its buffer holds, a few KiB, and makes room by reading it
             taken = lib.pn_transport_push(self._transport, start + offset, size - offset)
             if taken <= 0:
                 return
             offset += taken
+
+    def _push_header(self, data: bytes, security: Security) -> bytes:
+        """Returns what comes after it."""
+        header, rest = data[: self._header_left], data[self._header_left :]
+        lib.pn_transport_push(self._transport, header, len(header))
+        self._header_left -= len(header)
+        if not self._header_left:
+            self.security = None
+            transport = _sasl_ffi.cast("void *", int(ffi.cast("uintptr_t", self._transport)))
+            subject = _sasl_ffi.NULL if security.subject is None else security.subject.encode()
+            _sasl.pni_sasl_set_external_security(transport, security.bits, subject)
+        return rest
 
     def _hide_names(self) -> None:
         lib.pn_transport_pending(self._transport)  # our attaches are encoded with the names
@@ -113,6 +144,17 @@ class PeerInput:
                 name = lib.pn_link_name(link._impl)
                 name[0] = bytes((name[0][0] ^ _HIDDEN,))
         self._answered.clear()
+
+
+def _load_sasl() -> tuple[FFI, Any]:
+    """What Proton's own TLS calls, and the binding does not know. Raises OSError or AttributeError in a Proton that is
+    none of those that setup.cfg names."""
+    declarations = FFI()
+    declarations.cdef("void pni_sasl_set_external_security(void *transport, int bits, const char *subject);")
+    return declarations, declarations.dlopen(cproton_ffi.__file__)
+
+
+_sasl_ffi, _sasl = _load_sasl()
 
 
 class _NamedLink(proton.Link):

@@ -15,6 +15,7 @@ from qpid_ha_broker.server.clients.admission import Admission, AdmissionRefusal
 from qpid_ha_broker.server.runtime.engines import EngineFactory
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.runtime.opened_socket import MUCH_BYTES
+from qpid_ha_broker.server.runtime.tls import security_of
 from qpid_ha_broker.server.stores.loading import StoreLoading
 
 log = logging.getLogger("connection")
@@ -54,8 +55,12 @@ class ClientProtocol(asyncio.Protocol):
     def __init__(self, broker: ClientHost, engines: EngineFactory) -> None:
         self.peer = "unknown peer"
         """`host:port` of the other end."""
+        self.engines = engines
+        """What this connection's listener has."""
+        self.coming: asyncio.Task[None] | None = None
+        """Until it is made: with TLS, until the handshake is over."""
+        self._accepted_s = time.monotonic()
         self._broker = broker
-        self._engines = engines
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         """For the handshake; later, for the client to go."""
@@ -74,19 +79,22 @@ class ClientProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's transports are streams, and no subclass of it
-        self._transport = transport
+        self._transport, self.coming = transport, None
         self.peer = peer_name(transport)
         if self._is_aborted:
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         timeout_s = self._broker.current().handshake_timeout_s
-        self._deadline = asyncio.get_running_loop().call_later(timeout_s, self._check_handshake, timeout_s)
+        left_s = timeout_s - (time.monotonic() - self._accepted_s)
+        self._deadline = asyncio.get_running_loop().call_later(left_s, self._check_handshake, timeout_s)
         log.debug("%s connected", self.peer)
 
     def data_received(self, data: bytes) -> None:
         if self.connection is None and not self._is_aborted:
-            self.connection = Connection(self._broker.connections, self._engines.make(), self.peer, self._admit)
+            encrypted = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+            engine = self.engines.make(None if encrypted is None else security_of(encrypted))
+            self.connection = Connection(self._broker.connections, engine, self.peer, self._admit)
             self._broker.add(self.connection, self)
         self._rest = memoryview(data)
         self._work()
@@ -189,7 +197,10 @@ class ClientProtocol(asyncio.Protocol):
             self._transport.close()
         elif not self._has_said_all and (self.connection.engine.finished or self.connection.is_hung_up):
             self._has_said_all = True
-            self._transport.write_eof()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:  # TLS ends in both directions at once, after all that was written
+                self._transport.close()
             self._leave()
 
     @property
@@ -200,6 +211,8 @@ class ClientProtocol(asyncio.Protocol):
     def abort(self) -> None:
         """Drop the socket now."""
         self._is_aborted = True
+        if self.coming is not None:
+            self.coming.cancel()
         if self._transport is not None:
             self._transport.abort()
 

@@ -18,6 +18,7 @@ from qpid_ha_broker.server.clients.admission import Admission
 from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog
+from qpid_ha_broker.server.runtime.tls import problem_of
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
 
@@ -72,6 +73,8 @@ class Listeners:
         for timer in self._paused.values():
             timer.cancel()
         self._paused.clear()
+        for attaching in self._attaching:
+            attaching.cancel()
         for place in self._places:
             asyncio.get_running_loop().remove_reader(place.socket)
             place.socket.close()
@@ -106,16 +109,30 @@ class Listeners:
         connection.setblocking(False)
         protocol = place.make_protocol()
         self._admission.accepted(protocol, address, time.monotonic())
-        task = asyncio.get_running_loop().create_task(self._attach(protocol, connection))
+        task = asyncio.get_running_loop().create_task(self._attach(protocol, connection, address))
+        protocol.coming = task
         self._attaching.add(task)
         task.add_done_callback(self._attaching.discard)
 
-    async def _attach(self, protocol: ClientProtocol, connection: socket.socket) -> None:
+    async def _attach(self, protocol: ClientProtocol, connection: socket.socket, address: str) -> None:
+        loop, tls = asyncio.get_running_loop(), protocol.engines.tls
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
-        except OSError:  # the peer was quicker
+            if tls is None:
+                await loop.connect_accepted_socket(lambda: protocol, connection)
+            else:
+                limit_s = protocol.engines.handshake_timeout_s
+                await loop.connect_accepted_socket(lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=limit_s)
+        except OSError as error:  # the peer was quicker, or speaks no TLS that is let in
+            if tls is not None:
+                self._refusals.warning("%s dropped in the handshake of TLS: %s", address, problem_of(error))
             self._admission.gone(protocol)
             connection.close()
+        except asyncio.CancelledError:  # somebody else has its place
+            self._admission.gone(protocol)
+            connection.close()
+            raise
+        finally:
+            protocol.coming = None
 
     def _make_room(self, reason: str) -> bool:
         """Whether somebody had to go."""

@@ -11,16 +11,16 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
 
 from qpid_ha_broker.server.clients.listeners import listening_socket
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
+from qpid_ha_broker.server.runtime.tls import file_versions, listener_context
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
-from qpid_ha_config.settings import BrokerSettings, TlsSettings
+from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("http")
 
@@ -36,7 +36,6 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 _NO_ROOM: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 )
-_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class HttpRequest(web.BaseRequest):
@@ -141,8 +140,8 @@ class HttpConnections:
         """Accept there. Raises SettingsError."""
         loop = asyncio.get_running_loop()
         if address.is_tls and self._tls is None:
-            self._tls_files = _versions(self._current().tls)
-            self._tls = tls_context(self._current().tls)
+            tls = self._current().tls
+            self._tls_files, self._tls = file_versions(tls.certificate, tls.key), listener_context(tls)
         try:
             infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             bindable = dict.fromkeys((family, bound) for family, _, _, _, bound in infos)
@@ -265,48 +264,14 @@ class HttpConnections:
     def _renew_tls(self, context: ssl.SSLContext) -> None:
         """Show new connections the certificate that is in the files now; one that cannot be used changes nothing."""
         tls = self._current().tls
-        files = _versions(tls)
+        files = file_versions(tls.certificate, tls.key)
         if files == self._tls_files or tls.certificate is None:
             return
         self._tls_files = files
         try:
-            tls_context(tls)
+            listener_context(tls)
             context.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
         except SettingsError as error:
             log.error("the certificate was not read again, and the one in use stays: %s", error)
         else:
             log.info("the certificate %s was read again", tls.certificate)
-
-
-def tls_context(tls: TlsSettings) -> ssl.SSLContext:
-    """As the `amqps` listeners have it: versions, ciphers, certificate, whether clients have to show one.
-
-    Raises SettingsError.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    versions = [_VERSIONS[name] for name in tls.versions]
-    context.minimum_version, context.maximum_version = min(versions), max(versions)
-    try:
-        if tls.ciphers is not None:
-            context.set_ciphers(tls.ciphers)
-        context.load_cert_chain(str(tls.certificate), str(tls.key), password=lambda: "")
-        if tls.ca is not None:
-            context.load_verify_locations(tls.ca)
-    except (OSError, ValueError) as error:  # an SSLError is an OSError
-        raise SettingsError("tls.certificate", f"{tls.certificate}: TLS cannot use it: {error}") from error
-    if tls.require_client_certificate:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _versions(tls: TlsSettings) -> object:
-    """Another one when the files are others."""
-    return [_version(path) for path in (tls.certificate, tls.key) if path is not None]
-
-
-def _version(path: Path) -> object:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -37,8 +37,8 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
 
     @property
     def was_connected(self) -> bool:
-        """Whether somebody took the connection."""
-        return self._transport is not None
+        """Whether somebody took the connection, and still has it."""
+        return self.is_taken
 
     @property
     def is_over(self) -> bool:
@@ -60,7 +60,7 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
             address = Address.parse(self.address)
             told = self._client_opened, self._client_received, self._client_closed
             self._client = PeerClient(make_engine(address), name, address.host, *told, capability)
-            await asyncio.get_running_loop().create_connection(lambda: self, address.host, address.port)
+            await self._connect_to(address, self._client.engine)
         except OSError as error:
             self.fail(str(error.strerror or error))
         except (ValueError, SettingsError) as error:
@@ -111,12 +111,15 @@ class OutgoingChannel(OpenedSocket[PeerClient]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.upstream, self._has_connected = self._client, True
+        if self._client is not None and (problem := self._look_at_certificate(transport, self._client.engine)):
+            self.fail(problem)
         if self._listener is None:
             self._abort()
         self.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
         client, self.upstream, self._transport, self._client = self.upstream, None, None, None
+        self.is_taken = False
         if client is not None:
             client.lost(str(error) if error else "the connection was closed")
             client.engine.close()

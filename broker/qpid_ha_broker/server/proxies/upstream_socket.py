@@ -50,7 +50,7 @@ class UpstreamSocket(OpenedSocket[AnyFar]):
             address = Address.parse(self.address)
             self.upstream = make(address, self._touched, self._ended)
             self._owner.connecting(self)
-            await asyncio.get_running_loop().create_connection(lambda: self, address.host, address.port)
+            await self._connect_to(address, self.upstream.engine)
         except OSError as error:
             self._failed_to_open(str(error.strerror or error))
         except (ValueError, SettingsError) as error:
@@ -111,6 +111,8 @@ class UpstreamSocket(OpenedSocket[AnyFar]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if self.upstream is not None and (problem := self._look_at_certificate(transport, self.upstream.engine)):
+            self.fail(problem)
         if self._has_ended:
             self._abort()
         self.flush()

@@ -1,20 +1,24 @@
-"""Engines for a listener's clients and for channels to other brokers: frame size, idle time-out, SASL and TLS."""
+"""Engines for a listener's clients and for channels to other brokers: frame size, idle time-out, SASL; and what their
+sockets speak below them (`tls`)."""
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import proton
 
-from qpid_ha_broker.amqp.wire.engine import Engine, OnFault, Workspace, restrict_tls
+from qpid_ha_broker.amqp.wire.engine import Engine, OnFault, Workspace
+from qpid_ha_broker.amqp.wire.peer_input import Security
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
+from qpid_ha_broker.server.runtime.tls import Callers, listener_context
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import certificate_problems, check_files
 from qpid_ha_config.remote_nodes import RemoteLogin
-from qpid_ha_config.settings import BrokerSettings, TlsSettings, read_password_file
+from qpid_ha_config.settings import BrokerSettings, read_password_file
 
 _SASL_SERVICE = "qpid-ha"
 _PROOFS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1"
@@ -60,30 +64,25 @@ class EngineFactory:
         self._mechanisms = settings.mechanisms_for(address)
         self._insecure_plain = "PLAIN" in self._mechanisms and not address.is_tls
         self._sasl = sasl
-        self._domain = server_domain(settings.tls) if address.is_tls else None
+        self.tls = listener_context(settings.tls) if address.is_tls else None
+        """What the sockets of this listener speak. New clients are shown the certificate that is in it then."""
         if sasl is not None and not proton.SASL.extended():
             problem = "this build of Proton lacks Cyrus SASL; install libsasl2-dev and build python-qpid-proton again"
             raise SettingsError("sasl.users-db", problem)
 
     @property
-    def is_tls(self) -> bool:
-        """Whether clients of this listener speak TLS."""
-        return self._domain is not None
+    def handshake_timeout_s(self) -> float:
+        """So long a client may take for TLS, and for all that comes before its AMQP open."""
+        return self._current().handshake_timeout_s
 
-    def use_domain(self, domain: proton.SSLDomain) -> None:
-        """Show new clients the certificate of `domain`. Who is connected keeps what he has."""
-        self._domain = domain
-
-    def make(self) -> Engine:
-        """An engine for a new client."""
+    def make(self, security: Security | None = None) -> Engine:
+        """An engine for a new client, of whom TLS has found that out."""
         settings = self._current()
         transport = proton.Transport(proton.Transport.SERVER)
         transport.max_frame_size = settings.max_frame_bytes
         transport.channel_max = settings.max_sessions_per_connection - 1
         if settings.idle_timeout_s:
             transport.idle_timeout = settings.idle_timeout_s
-        if self._domain is not None:
-            proton.SSL(transport, self._domain)
         sasl = transport.sasl()
         if self._sasl is not None:
             sasl.config_name(_SASL_SERVICE)
@@ -93,7 +92,8 @@ class EngineFactory:
         transport.require_auth("ANONYMOUS" not in self._mechanisms)
         engine = Engine(transport, proton.Connection(), self._workspace)
         engine.on_fault = self._on_fault
-        engine.input.may_stream = settings.ha.frame_stream and not self.is_tls
+        engine.input.security = security
+        engine.input.may_stream = settings.ha.frame_stream
         return engine
 
 
@@ -133,30 +133,15 @@ class Engines:
         check_files(settings)
         for problem in certificate_problems(settings, time.time()):
             raise problem
-        listeners = [factory for factory in self._factories if factory.is_tls]
-        for factory, domain in [(factory, server_domain(settings.tls)) for factory in listeners]:
-            factory.use_domain(domain)
+        listeners = [factory for factory in self._factories if factory.tls is not None]
+        for factory, context in [(factory, listener_context(settings.tls)) for factory in listeners]:
+            factory.tls = context
         return len(listeners)
 
     def close(self) -> None:
         """Nobody is let in any more."""
         if self._sasl is not None:
             self._sasl.close()
-
-
-def server_domain(tls: TlsSettings) -> proton.SSLDomain:
-    """What `amqps` listeners need, read from the files as they are now. Raises SettingsError."""
-    domain = proton.SSLDomain(proton.SSLDomain.MODE_SERVER)
-    try:
-        restrict_tls(domain, tls.versions, tls.ciphers)
-        domain.set_credentials(str(tls.certificate), str(tls.key), None)
-        if tls.ca is not None:
-            domain.set_trusted_ca_db(str(tls.ca))
-        if tls.require_client_certificate:
-            domain.set_peer_authentication(proton.SSLDomain.VERIFY_PEER, str(tls.ca))
-    except proton.SSLException as error:
-        raise SettingsError("tls.certificate", f"{tls.certificate}: TLS cannot use it: {error}") from error
-    return domain
 
 
 class PeerEngines:
@@ -166,16 +151,17 @@ class PeerEngines:
         self._current = current
         self._on_fault = on_fault
         self._workspace = Workspace()
+        self._callers = Callers()
 
     def __call__(self, address: Address) -> Engine:
         """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
         settings = self._current()
-        ha = settings.ha
+        ha, tls = settings.ha, settings.tls
         engine = client_engine(
             user=ha.username or "",
             password=ha.read_password() or "",
             mechanism=ha.mechanism or "",
-            domain=_client_domain(settings) if address.is_tls else None,
+            encryption=self._callers.context(tls, tls.ca, shows_ourselves=True) if address.is_tls else None,
             hostname=address.host,
             insecure_plain=address.is_loopback or settings.sasl.allow_insecure_plain,
             idle_timeout_s=settings.idle_timeout_s,
@@ -183,7 +169,7 @@ class PeerEngines:
             on_fault=self._on_fault,
         )
         engine.proof = proof_for(ha.username, address)
-        engine.input.may_stream = ha.frame_stream and not address.is_tls
+        engine.input.may_stream = ha.frame_stream
         return engine
 
 
@@ -194,16 +180,18 @@ class RemoteEngines:
         self._current = current
         self._on_fault = on_fault
         self._workspace = Workspace()
+        self._callers = Callers()
 
     def __call__(self, address: Address, login: RemoteLogin) -> Engine:
         """An engine for a connection to `address`. Raises SettingsError when TLS or the password cannot work."""
         settings = self._current()
         mechanisms, in_clear = remote_mechanisms(settings, address, login)
+        tls, ca = settings.tls, login.ca or settings.tls.ca
         return client_engine(
             user=login.user,
             password="" if login.password_file is None else _password_in(login.password_file),
             mechanism=mechanisms,
-            domain=_verifying_domain(settings.tls, login.ca) if address.is_tls else None,
+            encryption=self._callers.context(tls, ca, shows_ourselves=False) if address.is_tls else None,
             hostname=address.host,
             insecure_plain=in_clear,
             idle_timeout_s=settings.idle_timeout_s,
@@ -237,26 +225,12 @@ def _password_in(file: Path) -> str:
         raise SettingsError("password-file", str(error)) from None
 
 
-def _verifying_domain(tls: TlsSettings, ca: Path | None) -> proton.SSLDomain:
-    """For those who are shown no certificate of ours."""
-    domain = proton.SSLDomain(proton.SSLDomain.MODE_CLIENT)
-    trusted = ca or tls.ca
-    try:
-        restrict_tls(domain, tls.versions, tls.ciphers)
-        if trusted is not None:
-            domain.set_trusted_ca_db(str(trusted))
-        domain.set_peer_authentication(proton.SSLDomain.VERIFY_PEER_NAME)
-    except proton.SSLException as error:
-        raise SettingsError("ca", f"{trusted or 'the system'}: TLS to other brokers cannot use it: {error}") from error
-    return domain
-
-
 def client_engine(
     *,
     user: str = "",
     password: str = "",
     mechanism: str = "",
-    domain: proton.SSLDomain | None = None,
+    encryption: ssl.SSLContext | None = None,
     hostname: str = "",
     insecure_plain: bool = False,
     idle_timeout_s: float = 0,
@@ -265,15 +239,13 @@ def client_engine(
 ) -> Engine:
     """An engine that connects. With a user it never falls back to being nobody.
 
-    `hostname`: what the peer's certificate has to say. `mechanism`: one, or several, of which the strongest
+    `hostname`: what its open says of whom it has called. `mechanism`: one, or several, of which the strongest
     that the peer offers is used; empty: any.
     """
     transport = proton.Transport()
     transport.max_frame_size = _PEER_FRAME_BYTES
     if idle_timeout_s:
         transport.idle_timeout = idle_timeout_s
-    if domain is not None:
-        proton.SSL(transport, domain).peer_hostname = hostname
     connection = proton.Connection()
     connection.hostname = hostname
     if user:
@@ -282,22 +254,6 @@ def client_engine(
     sasl.allowed_mechs(mechanism or (_LOGINS if user else "ANONYMOUS"))
     sasl.allow_insecure_mechs = insecure_plain
     engine = Engine(transport, connection, workspace)
+    engine.encryption = encryption
     engine.on_fault = on_fault
     return engine
-
-
-def _client_domain(settings: BrokerSettings) -> proton.SSLDomain:
-    tls = settings.tls
-    domain = proton.SSLDomain(proton.SSLDomain.MODE_CLIENT)
-    try:
-        restrict_tls(domain, tls.versions, tls.ciphers)
-        if tls.certificate is not None and tls.key is not None:
-            domain.set_credentials(str(tls.certificate), str(tls.key), None)
-        if tls.ca is not None:
-            domain.set_trusted_ca_db(str(tls.ca))
-        domain.set_peer_authentication(proton.SSLDomain.VERIFY_PEER_NAME)
-    except proton.SSLException as error:
-        raise SettingsError(
-            "tls.ca", f"{tls.ca or 'the system'}: TLS to other brokers cannot use it: {error}"
-        ) from error
-    return domain

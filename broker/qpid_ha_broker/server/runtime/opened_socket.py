@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar, cast
 
+from qpid_ha_broker.amqp.wire.conditions import FRAMING_ERROR
+from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.opened_connection import OpenedConnection
+from qpid_ha_broker.server.runtime.tls import problem_of, security_of, verify_name
+from qpid_ha_config.addresses import Address
 
 MUCH_BYTES: Final = 64 * 1024
 """Read at once: after so much, everybody else gets a turn. libuv would go on reading as long as there is something, up
@@ -15,6 +21,9 @@ ROOM_S: Final = 0.05
 """Between two looks whether there is room again for what comes."""
 GOODBYE_S: Final = 1.0
 """So long the other end may take to answer our goodbye."""
+
+HANDSHAKE_S: Final = 5.0
+"""So long the other end may take for TLS."""
 
 AnyOpened = TypeVar("AnyOpened", bound=OpenedConnection)
 
@@ -28,8 +37,45 @@ class OpenedSocket(asyncio.Protocol, Generic[AnyOpened]):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._is_reading = False
+        self.is_taken = False
+        """Somebody has taken the connection; nothing may have been said on it yet."""
         self.may_read: Callable[[], bool] = _always
         """Asked after each piece that was read. Until it says yes again, the other end has to wait."""
+
+    # --- opening it
+
+    async def _connect_to(self, address: Address, engine: Engine) -> None:
+        """Raises OSError. Somebody who takes the connection and then says nothing of TLS is there all the same
+        (`is_taken`), and so is one whose TLS does not fit ours: the reason begins as if it had said so by AMQP."""
+        loop, context = asyncio.get_running_loop(), cast("ssl.SSLContext | None", engine.encryption)
+        if context is None:
+            await loop.create_connection(lambda: self, address.host, address.port)
+            return
+        connection = await _connected(address)
+        self.is_taken = True
+        try:
+            await loop.create_connection(
+                lambda: self,
+                sock=connection,
+                ssl=context,
+                server_hostname=address.host,
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )
+        except ssl.SSLError as error:
+            raise ConnectionError(None, f"{FRAMING_ERROR}: {problem_of(error)}") from error
+        except OSError as error:
+            raise ConnectionError(None, problem_of(error)) from error
+
+    def _look_at_certificate(self, transport: asyncio.BaseTransport, engine: Engine) -> str:
+        """Before anything is said: why it is not whom we have called; empty: it is, or nothing is encrypted."""
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None:
+            try:
+                verify_name(encrypted, Address.parse(self.address).host)
+                engine.input.security = security_of(encrypted)
+            except (ssl.SSLError, ValueError) as error:
+                return f"{FRAMING_ERROR}: {error}"
+        return ""
 
     # --- the owner's calls
 
@@ -73,7 +119,7 @@ class OpenedSocket(asyncio.Protocol, Generic[AnyOpened]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are streams, and no subclass of it
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport, self.is_taken = cast(asyncio.Transport, transport), True
 
     def data_received(self, data: bytes) -> None:
         """What is written because of them is written when all of them are read."""
@@ -101,6 +147,24 @@ class OpenedSocket(asyncio.Protocol, Generic[AnyOpened]):
             self._transport.resume_reading()
         else:
             asyncio.get_running_loop().call_later(ROOM_S, self._read_on)
+
+
+async def _connected(address: Address) -> socket.socket:
+    """A socket that is connected to the first place of `address` that takes it. Raises OSError."""
+    loop, problem = asyncio.get_running_loop(), OSError("the name is of no address")
+    for family, kind, protocol, _, place in await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+        connecting = socket.socket(family, kind, protocol)
+        connecting.setblocking(False)
+        try:
+            await loop.sock_connect(connecting, place)
+        except BaseException as error:
+            connecting.close()
+            if not isinstance(error, OSError):
+                raise
+            problem = error
+        else:
+            return connecting
+    raise problem
 
 
 def _always() -> bool:
