@@ -12,6 +12,7 @@ import ssl
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from qpid_ha_config.access_rules import parse_entries, read_file
 from qpid_ha_config.certificates import CertificateError, validities
@@ -27,6 +28,9 @@ from qpid_ha_config.settings import (
     TlsSettings,
     read_password_file,
 )
+
+
+CONTROL_SOCKET: Final = "control-socket"
 
 
 def load_settings(
@@ -71,7 +75,10 @@ def _read_all(config_file: Path | None, flags: Mapping[str, object], environment
             raise ConfigError(path, "", error.problem) from None
         file.check_each()
         configuration = configuration.over(file)
-    return configuration
+    of_worker = configuration.of_worker()
+    # What a process is found by is said to it as it is.
+    named = WrittenSettings.of_flags({key: flags[key] for key in (CONTROL_SOCKET,) if key in flags})
+    return named.over(of_worker)
 
 
 def check_files(settings: BrokerSettings) -> None:

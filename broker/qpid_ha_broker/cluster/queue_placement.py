@@ -308,7 +308,9 @@ class QueueDirectory:
         near = [name for name in beside if name != broker and name in brokers]
         for name in near:
             if brokers[name].place.machine == there.place.machine:
-                raise ClusterRefusal(f"{broker} is on the machine of {name}, which has a replica: choose another machine")
+                raise ClusterRefusal(
+                    f"{broker} is on the machine of {name}, which has a replica: choose another machine"
+                )
 
 
 def _check_strategy(entry: SetEntry, asked: Arguments) -> None:

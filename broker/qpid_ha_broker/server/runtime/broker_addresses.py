@@ -46,5 +46,7 @@ def who_serves(cluster_map: ClusterMap, entry: SetEntry, own: str, *, others_onl
     others = [name for name in up if name != own]
     if here is not None:
         place = here.place
-        others.sort(key=lambda name: (brokers[name].place.machine != place.machine, brokers[name].place.zone != place.zone))
+        others.sort(
+            key=lambda name: (brokers[name].place.machine != place.machine, brokers[name].place.zone != place.zone)
+        )
     return next(iter(others), "")
