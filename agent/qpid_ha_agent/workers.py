@@ -1,14 +1,14 @@
-"""The agents of a machine that runs several brokers (`workers`): one for each, in a process of its own, and who sees to them.
+"""The agents of a machine that runs several brokers (`workers`), each in a process of its own, and who sees to them.
 
-Safety property: a broker has at most one agent. Each agent is a child of this process and dies with it (its broker lives
-on, and the next agent takes care of it, as of any); another one is started only when the first is dead.
+Safety property: a broker has at most one agent. Each agent is a child of this process and dies with it (its broker
+lives on, and the next agent takes care of it, as of any); another one is started only when the first is dead.
 
 What is done, by what happens; an agent is the one of `qpid-ha-agent run` for a single broker, and decides all else:
 
 | what happens | while it runs | once it is told to stop |
 | --- | --- | --- |
 | an agent ends in order (the cluster was shut down) | nothing | the next one is told to stop |
-| an agent fails | it is started again after RETRY_S; not after FAILURES_MOST in FAILURES_S | the next one is told to stop |
+| an agent fails | another one after RETRY_S; none after FAILURES_MOST in FAILURES_S | the next one is told to stop |
 | SIGTERM, SIGINT | the last worker's agent is told to stop | nothing |
 | an agent takes STOP_PATIENCE_S to stop | - | the next one is told to stop, too |
 | all have ended, and none is to be started | this process ends: with 1 if an agent failed for good, else 0 | the same |
@@ -24,7 +24,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 log = logging.getLogger("agent")
@@ -132,7 +132,7 @@ class WorkerAgents:
 def become_worker(count: int) -> int:
     """Start an agent for each of `count` workers, and see to them until they have ended: then this process ends.
 
-    It returns in each agent's process alone, with the worker's number, from 1. What is imported before is shared by all.
+    It returns in each agent's process alone, with the worker's number, from 1. What is imported before they share.
     """
     return _Processes(count).run()
 
@@ -191,11 +191,11 @@ class _Processes:
         return True
 
 
-def die_with_parent(parent: int, end: Callable[[int], object] = os._exit) -> None:
+def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent is dead; it may be already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        end(1)
+        os._exit(1)
 
 
 def _failure(status: int) -> str:

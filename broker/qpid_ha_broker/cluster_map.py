@@ -20,8 +20,8 @@ the broker itself sets it."""
 class BrokerPlace(NamedTuple):
     """What a broker fails together with. Two that are on one machine are workers of it (`workers`).
 
-    A broker says both in one text, ZONE/MACHINE, which is its zone for a release that knows no machines: there a machine
-    is a zone of its own. No zone has a slash in its name. A broker that is alone on its machine says its zone only.
+    A broker says both in one text, ZONE/MACHINE, which is its zone for a release that knows no machines: there a
+    machine is a zone of its own. No zone has a slash in its name. A broker that is alone on its machine says its zone.
     """
 
     zone: str = ""

@@ -29,7 +29,6 @@ from qpid_ha_config.settings import (
     read_password_file,
 )
 
-
 CONTROL_SOCKET: Final = "control-socket"
 
 

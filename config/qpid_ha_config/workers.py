@@ -1,7 +1,7 @@
 """Several brokers on one machine, of one file: what the file says of the machine, as it is for each of them. Pure.
 
-Safety property: no two workers of a machine have a name, a file or a port in common, except the ports of `listen`, which
-the kernel shares among them (SO_REUSEPORT), and what all of them only read. The first one is the broker that the
+Safety property: no two workers of a machine have a name, a file or a port in common, except the ports of `listen`,
+which the kernel shares among them (SO_REUSEPORT), and what all of them only read. The first one is the broker that the
 machine had before it had several: it has its name and its data.
 
 | setting | worker 1 | worker K of N |
@@ -14,10 +14,10 @@ machine had before it had several: it has its name and its data.
 | `admin.listen` | as it is | its ports + K - 1 |
 | `memory-limit`, `store.memory` | an Nth | an Nth |
 
-All else is as the file says, of each worker: users, certificates, rules, and limits such as `max-connections`. A name with a
-slash, NAME/K, would be no part of a file's name, nor of a ZooKeeper node's, and `ha.zone` and names of sockets have the same
-letters; `NAME.K` is a name like any other, and nobody takes it apart: a broker says of which machine it is besides.
-In a data directory a name in upper-case letters is no resource set's.
+All else is as the file says, of each worker: users, certificates, rules, and limits such as `max-connections`. A name
+with a slash, NAME/K, could be part of no file's name and of no ZooKeeper node's. `NAME.K` is a name like any other, and
+nobody takes it apart: a broker says of which machine it is besides. In a data directory a name in upper-case letters is
+no resource set's.
 """
 
 from __future__ import annotations

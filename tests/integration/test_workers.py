@@ -1,4 +1,4 @@
-"""Machines with several brokers each, as processes: clients at the shared port, a worker that dies, a machine that stops."""
+"""Machines with several brokers each, as processes: clients at a shared port, who dies, and what is stopped."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from admin_tool import qpid_ha
 from blocking_client import BlockingClient
 from failover_load import FailoverLoad
 from limits import LIMIT_S
 from polling import wait_until
+from qpid_ha_agent.workers import die_with_parent
 from qpid_ha_demo.cluster import Facts
 from running_machines import RunningMachines
 
@@ -107,13 +109,30 @@ def test_a_machine_that_is_stopped_hands_over_and_leaves_no_process(two_machines
         assert client.send("queue-one", "it goes on")
 
 
+def test_each_worker_is_restarted_by_itself_under_load_and_its_agent_with_it(two_machines: RunningMachines) -> None:
+    cluster = two_machines
+    before = {name: worker.pid for name, worker in cluster.workers.items()}
+    agents = [child.pid for machine in cluster.machines for child in machine.agents()]
+    with FailoverLoad(cluster.urls, "queue-one", rate=200) as load:
+        load.wait_confirmed(50)
+        done = qpid_ha("restart", "--all", QPID_HA_CONFIG=str(cluster.machines[0].config))
+        assert done.exit_code == 0, done.output
+        audit = load.finish()
+    assert audit.is_flawless, audit
+    assert load.unconfirmed == 0
+    cluster.wait_settled()
+    after = {name: worker.pid for name, worker in cluster.workers.items()}
+    assert not set(before.values()) & set(after.values())
+    assert [child.pid for machine in cluster.machines for child in machine.agents()] == agents, "each began anew"
+
+
 def test_agents_die_with_who_sees_to_them_and_the_next_ones_take_care_of_the_brokers(
     two_machines: RunningMachines,
 ) -> None:
     cluster = two_machines
     machine = cluster.machines[0]
     assert machine.process is not None
-    agents = psutil.Process(machine.process.pid).children()
+    agents = machine.agents()
     brokers = [worker.pid for worker in machine.workers]
 
     machine.process.kill()
@@ -124,3 +143,11 @@ def test_agents_die_with_who_sees_to_them_and_the_next_ones_take_care_of_the_bro
     wait_until(lambda: machine.log().count("a broker runs already") == len(brokers), machine.log, LIMIT_S)
     assert [worker.pid for worker in machine.workers] == brokers
     cluster.wait_settled()
+
+
+def test_an_agent_whose_parent_is_dead_before_it_can_ask_to_die_with_it_ends() -> None:
+    child = os.fork()
+    if not child:
+        die_with_parent(os.getppid() + 1)  # it had another one
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1

@@ -70,6 +70,10 @@ class Machine:
         with self.log_path.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
+    def agents(self) -> list[psutil.Process]:
+        """One for each worker."""
+        return [] if self.process is None else psutil.Process(self.process.pid).children()
+
     def log(self) -> str:
         """All that its agents and brokers have said."""
         return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""

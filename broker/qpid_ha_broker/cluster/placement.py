@@ -1,7 +1,7 @@
 """Where a replica of a resource set goes: a pure function, which anybody may replace, and what became of it.
 
-Safety property: no two replicas of a set are on one machine, whatever the function says. `apart` takes the other workers
-of a machine that has one out of what it is asked about, and `one_a_machine` counts two that are there for one.
+Safety property: no two replicas of a set are on one machine, whatever the function says. `apart` takes the other
+workers of a machine that has one out of what it is asked about, and `one_a_machine` counts two that are there for one.
 
 It ranks the brokers that could have one, best first, and says why. `spread`, `ring` and `static` are the entry points
 of the group `qpid_ha.placement` that come with the release; docs/cluster.md. Of one that raises, or whose answer makes

@@ -304,12 +304,11 @@ class QueueDirectory:
             raise ClusterRefusal(f"{broker} is being drained: `qpid-ha undrain {broker}` lets it have replicas again")
         if not self._ctx.is_up(broker):
             raise ClusterRefusal(f"{broker} is away: start it, or choose another one")
-        brokers = self._ctx.draft.brokers
-        near = [name for name in beside if name != broker and name in brokers]
-        for name in near:
-            if brokers[name].place.machine == there.place.machine:
+        entries = [self._ctx.draft.brokers[name] for name in beside if name in self._ctx.draft.brokers]
+        for other in entries:
+            if other.name != broker and other.place.machine == there.place.machine:
                 raise ClusterRefusal(
-                    f"{broker} is on the machine of {name}, which has a replica: choose another machine"
+                    f"{broker} is on the machine of {other.name}, which has a replica: choose another machine"
                 )
 
 

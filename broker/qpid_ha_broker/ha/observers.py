@@ -11,8 +11,8 @@ of these that applies:
 1. One that left is level again, and it is not recorded that it left: it joins. As long as that is not recorded, nothing
    is committed without it, and the coordinator may be away for long. One that left by 3 is level all the time: it joins
    only when its leaving was not recorded within RECORD_WAIT_S, or it would join, and leave, at every tick.
-2. More are in sync than the limit says, or two on one machine, and one of them is missing, or has not caught up, or a change of the set is not
-   recorded: nothing. A set that may be smaller than it says does not become smaller still.
+2. More are in sync than the limit says, or two on one machine, and one of them is missing, or has not caught up, or a
+   change of the set is not recorded: nothing. A set that may be smaller than it says does not become smaller still.
 3. More are: one leaves; one on the machine of another one, else one that is being drained, else of a zone of which
    another one is, else who is furthest behind. With two on one machine one of them leaves in any case, unless fewer
    would be in sync than `ha.min-in-sync` wants.

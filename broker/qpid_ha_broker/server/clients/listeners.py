@@ -54,8 +54,8 @@ class Listeners:
     async def listen(
         self, address: Address, make_protocol: Callable[[], ClientProtocol], *, is_shared: bool = False
     ) -> None:
-        """Accept at `address`. `is_shared`: other processes of this user listen there, too, and the kernel gives each of
-        them some of the connections. Raises SettingsError."""
+        """Accept at `address`. `is_shared`: other processes of this user listen there, too, and the kernel gives each
+        of them some of the connections. Raises SettingsError."""
         loop = asyncio.get_running_loop()
         try:
             flags, kind = socket.AI_PASSIVE, socket.SOCK_STREAM
