@@ -45,6 +45,23 @@ def load_settings(
     return settings
 
 
+def load_each(
+    config_file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> list[BrokerSettings]:
+    """As `load_settings`, of each broker that a machine has by this file: its workers, or the one that there is. Raises
+    ConfigError."""
+    given = flags or {}
+    workers = _read_all(config_file, given, environment).worker_settings()
+    if not workers.are_several or workers.number:
+        return [load_settings(config_file, given, environment)]
+    return [
+        load_settings(config_file, {**given, "worker": number}, environment)
+        for number in range(1, workers.there_are + 1)
+    ]
+
+
 def load_access(
     config_file: Path | None, flags: Mapping[str, object], environment: Mapping[str, str] = os.environ
 ) -> AccessSettings:

@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from qpid_ha_agent.run_settings import count_agents, read_run_settings
 from qpid_ha_agent.workers import (
@@ -21,6 +22,7 @@ from qpid_ha_agent.workers import (
 )
 from qpid_ha_broker.cluster_map import BrokerPlace
 from qpid_ha_broker.server.clients.listeners import listening_socket
+from qpid_ha_broker.server.command_line import main as qpidd
 from qpid_ha_broker.server.runtime.member_settings import member_settings
 from qpid_ha_broker.server.sets.set_cluster import place_of
 from qpid_ha_config import defaults
@@ -150,6 +152,17 @@ def test_what_does_not_go_together_is_refused_and_it_says_what_to_do(
         worker(file_of(tmp_path, *changes), number)
     assert refused.value.key == key
     assert says in refused.value.problem
+
+
+def test_a_check_of_a_file_is_one_of_each_worker_and_a_start_without_an_agent_is_refused(tmp_path: Path) -> None:
+    fine = CliRunner().invoke(qpidd, ["--check", "--config", str(file_of(tmp_path))])
+    assert fine.exit_code == 0, fine.output
+    assert [line.split()[4] for line in fine.output.splitlines()] == ["node1", "node1.2", "node1.3", "node1.4"]
+    few = file_of(tmp_path, "ha.brokers-url: amqp://127.0.0.1:5701-5703,127.0.0.1:5801")
+    assert "port 5704" in CliRunner().invoke(qpidd, ["--check", "--config", str(few)]).output
+    started = CliRunner().invoke(qpidd, ["--config", str(file_of(tmp_path))])
+    assert started.exit_code == 1
+    assert "`qpid-ha-agent run` starts the 4 brokers of this machine" in started.output
 
 
 def test_a_range_of_ports_is_each_of_its_ports_and_other_addresses_stay_as_they_are() -> None:
