@@ -760,6 +760,11 @@ def _check_workers(settings: BrokerSettings) -> None:
         raise SettingsError(
             "ha.virtual-ip", f"{problem}: leave it out, and name all machines to clients (ha.public-url)"
         )
+    if ha.public_url and ha.clients == "redirect":
+        problem = (
+            "a client cannot be sent to the worker that leads what it wants, which has no address of its own there"
+        )
+        raise SettingsError("ha.public-url", f"{problem}: set ha.clients: proxy, or leave it out")
     last = worker_address(workers.listen, most).port
     if last > _LAST_PORT:
         raise SettingsError("workers.listen", f"worker {most} would have port {last}; choose a lower one")

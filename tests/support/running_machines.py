@@ -58,6 +58,9 @@ class Machine:
     def __init__(self, directory: Path, sockets: Path, settings: Mapping[str, object], count: int) -> None:
         self.name = str(settings["name"])
         self.url = str(settings["listen"])
+        own = int(str(settings["workers.listen"]).rpartition(":")[2])
+        self.own_ports = range(own, own + count)
+        """Of each worker, where it listens alone."""
         self.config, self.log_path = directory / f"{self.name}.yaml", directory / f"{self.name}.log"
         self.config.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
         names = [worker_name(self.name, number) for number in range(1, count + 1)]
@@ -130,6 +133,11 @@ class RunningMachines:
     def urls(self) -> list[str]:
         """Where clients find each machine."""
         return [machine.url for machine in self.machines]
+
+    def own_port(self, name: str) -> int:
+        """Where that worker listens alone."""
+        ports = [zip(machine.workers, machine.own_ports, strict=True) for machine in self.machines]
+        return next(port for pairs in ports for worker, port in pairs if worker.name == name)
 
     def _ports(self, count: int) -> Iterator[int]:
         """The first of so many free ones in a row, which stay ours: bound here, and never listened on."""

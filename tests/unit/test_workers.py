@@ -141,6 +141,7 @@ def test_auto_is_a_worker_for_each_processor_even_if_there_is_one(
         (1, ["ha.brokers-url: amqp://127.0.0.1:5704-5701"], "ha.brokers-url", "no range"),
         (1, ["workers.listen: amqp://127.0.0.1"], "listen", "there twice"),
         (1, ["workers.listen: amqp://127.0.0.1:0"], "workers.listen", "name the port"),
+        (1, ["ha.public-url: amqp://127.0.0.1:5672"], "ha.public-url", "set ha.clients: proxy"),
         (1, ["workers: 65"], "workers", "from 1 to 64, or auto"),
         (1, ["workers.listen: amqp://0.0.0.0:5701"], "listen", "nobody could log in"),
     ],
