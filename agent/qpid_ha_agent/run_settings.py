@@ -25,8 +25,8 @@ def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]
         raise ConfigError(config, "ha.coordinator", problem)
     command = [*qpidd, "--config", str(config), "--control-socket", str(broker.control_socket)]
     for key, value in flags.items():
-        if key != "control-socket":  # of a worker it is another one
-            command += ["--set", f"{key}={value}"]
+        of_broker = str(broker.control_socket) if key == "control-socket" else value  # of a worker it is another one
+        command += ["--set", f"{key}={of_broker}"]
     activation = written.activation_settings()
     limits = Limits(serves_recordless=activation.coordinator_loss == "continue")
     if activation.virtual_ip is not None:

@@ -32,7 +32,7 @@ log = logging.getLogger("agent")
 RETRY_S: Final = 1.0
 FAILURES_MOST: Final = 5
 FAILURES_S: Final = 60.0
-STOP_PATIENCE_S: Final = 8.0
+STOP_PATIENCE_S: Final = 5.0
 _LOOK_S: Final = 0.5
 _PR_SET_PDEATHSIG: Final = 1
 """Source: Linux, prctl(2); kept by execve(2)."""
@@ -167,10 +167,10 @@ class _Processes:
 
     def _next(self) -> list[Effect]:
         """What follows from what happens next."""
-        told = signal.sigtimedwait(self._signals, _LOOK_S)
+        received = signal.sigtimedwait(self._signals, _LOOK_S)
         now_s = time.monotonic()
         effects: list[Effect] = []
-        if told is not None and told.si_signo != signal.SIGCHLD:
+        if received is not None and received.si_signo != signal.SIGCHLD:
             effects += self._agents.stop(now_s)
         for number, pid in list(self._pids.items()):
             done, status = os.waitpid(pid, os.WNOHANG)

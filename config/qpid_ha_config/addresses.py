@@ -132,7 +132,7 @@ def parse_admin(text: str) -> Address:
 def parse_peers(value: object) -> tuple[Address, ...]:
     """Brokers that connect to each other; see `parse_brokers`. Several of one machine may be written as a range of
     ports: `amqp://a:5701-5708`. Raises ValueError, also for a user."""
-    addresses = parse_brokers([each for part in _parts(value) for each in _of_range(part)])
+    addresses = parse_brokers([address for part in _parts(value) for address in _of_range(part)])
     if any(address.user for address in addresses):
         raise ValueError("it takes no user; see ha.username and ha.password-file")
     return addresses

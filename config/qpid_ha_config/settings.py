@@ -370,6 +370,15 @@ class WorkerSettings:
         """Where this broker listens alone; None: it shares no port."""
         return worker_address(self.listen, self.number) if self.listen is not None and self.number else None
 
+    def machine_of(self, name: str) -> str:
+        """The name of the first worker, where this broker is called `name`; empty: it is alone there, as far as it
+        knows."""
+        return name.removesuffix(f".{self.number}") if self.number > 1 else name if self.number else ""
+
+    def is_shared(self, address: Address) -> bool:
+        """Whether the other workers of this machine listen there, too."""
+        return self.number > 0 and address != self.own_listener
+
 
 _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -467,16 +476,6 @@ class BrokerSettings:
             object.__setattr__(self, "control_socket", defaults.control_socket(self.name))
         for check in _CHECKS:
             check(self)
-
-    @property
-    def machine(self) -> str:
-        """The name of the machine's first worker; empty: this broker is alone there, as far as it knows."""
-        number = self.workers.number
-        return self.name if number == 1 else self.name.removesuffix(f".{number}") if number else ""
-
-    def is_shared(self, address: Address) -> bool:
-        """Whether the other workers of this machine listen there, too."""
-        return self.workers.number > 0 and address != self.workers.own_listener
 
     @property
     def has_store(self) -> bool:
@@ -779,7 +778,7 @@ def _check_workers(settings: BrokerSettings) -> None:
         first = address.port - workers.number + 1
         if address.port and any(first <= other.port < first + most for other in settings.listen):
             raise SettingsError("admin.listen", f"workers have the ports {first} to {first + most - 1}; choose others")
-    shared = {address.port for address in settings.listen if settings.is_shared(address)}
+    shared = {address.port for address in settings.listen if workers.is_shared(address)}
     for peer in ha.brokers_url:
         if peer.port in shared:
             problem = f"workers share port {peer.port}, so that {peer} may be any of them"

@@ -73,14 +73,14 @@ def test_no_two_workers_have_a_name_a_file_or_a_port_in_common_but_those_for_cli
             assert one.get(key) != other.get(key), key
         shared = set(one.listen) & set(other.listen)
         assert shared == {Address("amqp", "127.0.0.1", 5672), Address("amqp", "::1", 5672)}
-        assert all(each.is_shared(address) for each in (one, other) for address in shared)
-        assert not any(one.is_shared(address) for address in set(one.listen) - shared)
+        assert all(each.workers.is_shared(address) for each in (one, other) for address in shared)
+        assert not any(one.workers.is_shared(address) for address in set(one.listen) - shared)
         own = [member_settings(each, "x").own_address for each in (one, other)]
         assert "" not in own
         assert own[0] != own[1]
     assert [each.name for each in four] == ["node1", "node1.2", "node1.3", "node1.4"]
     assert [each.memory_limit_bytes for each in four] == [256 * 1024**2] * 4
-    assert {each.machine for each in four} == {"node1"}
+    assert {each.workers.machine_of(each.name) for each in four} == {"node1"}
 
 
 def test_the_first_worker_has_the_name_and_the_data_of_the_broker_that_was_there_before(tmp_path: Path) -> None:

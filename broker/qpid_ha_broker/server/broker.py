@@ -247,7 +247,7 @@ class Broker:
     async def _listen(self) -> None:
         for address in self._settings.listen:
             engines = self.files.engines.for_listener(address)
-            is_shared = self._settings.is_shared(address)
+            is_shared = self._settings.workers.is_shared(address)
             await self._listeners.listen(address, partial(ClientProtocol, self, engines), is_shared=is_shared)
 
     async def stop(self) -> None:

@@ -471,8 +471,8 @@ def controller_settings(settings: BrokerSettings) -> ControllerSettings:
 
 def place_of(settings: BrokerSettings) -> str:
     """What a broker says of what it fails together with."""
-    zone = settings.replicas.zone or ""
-    return BrokerPlace(zone, settings.machine).text if settings.machine else zone
+    zone, machine = settings.replicas.zone or "", settings.workers.machine_of(settings.name)
+    return BrokerPlace(zone, machine).text if machine else zone
 
 
 def make_set_cluster(broker: SetClusterHost, storage: Storage | None, due: DueParties) -> SetCluster:
