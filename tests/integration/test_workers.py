@@ -126,6 +126,29 @@ def test_each_worker_is_restarted_by_itself_under_load_and_its_agent_with_it(two
     assert [child.pid for machine in cluster.machines for child in machine.agents()] == agents, "each began anew"
 
 
+def test_a_machine_with_one_broker_gets_a_second_one_without_a_stop_and_keeps_what_it_has(tmp_path: Path) -> None:
+    with RunningMachines(tmp_path, 2, 2, {"ha.clients": "proxy"}, stores=True, begin_alone=True) as cluster:
+        controller = cluster.primary()
+        controller.ask("sets", action="create", name="one")
+        controller.ask("queues", action="create", name="queue-one", arguments={"qpid.resource-set": "one"})
+        cluster.wait_whole("one")
+        with FailoverLoad(cluster.urls, "queue-one", rate=200, durable=True) as load:
+            load.wait_confirmed(50)
+            for machine in cluster.machines:
+                assert machine.stop() == 0
+                machine.write(is_alone=False)
+                machine.start()
+                cluster.wait_settled()
+                cluster.wait_whole("one")
+                load.wait_confirmed(50)
+            audit = load.finish()
+        assert audit.is_flawless, audit
+        assert sorted(cluster.sets()["one"]["replicas"]) == ["node1", "node2"], "the first worker is who was there"
+        controller = cluster.primary()
+        controller.ask("sets", action="create", name="two", replicas=["node1.2", "node2.2"])
+        cluster.wait_whole("one", "two")
+
+
 def test_agents_die_with_who_sees_to_them_and_the_next_ones_take_care_of_the_brokers(
     two_machines: RunningMachines,
 ) -> None:

@@ -55,17 +55,29 @@ class Worker:
 class Machine:
     """Its file, its agent's process, and its workers."""
 
-    def __init__(self, directory: Path, sockets: Path, settings: Mapping[str, object], count: int) -> None:
+    def __init__(
+        self, directory: Path, sockets: Path, settings: Mapping[str, object], alone: Mapping[str, object], count: int
+    ) -> None:
+        """`alone`: what else its file says while it has one broker."""
         self.name = str(settings["name"])
         self.url = str(settings["listen"])
         own = int(str(settings["workers.listen"]).rpartition(":")[2])
         self.own_ports = range(own, own + count)
         """Of each worker, where it listens alone."""
         self.config, self.log_path = directory / f"{self.name}.yaml", directory / f"{self.name}.log"
-        self.config.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
         names = [worker_name(self.name, number) for number in range(1, count + 1)]
-        self.workers = [Worker(name, sockets / f"{name}.sock") for name in names]
+        self._all = [Worker(name, sockets / f"{name}.sock") for name in names]
+        self._settings, self._alone = settings, alone
+        self.workers: list[Worker] = []
+        """That its file has it run."""
         self.process: subprocess.Popen[bytes] | None = None
+
+    def write(self, *, is_alone: bool) -> None:
+        """Its file: of one broker, or of all workers."""
+        settings = {**self._settings, **(self._alone if is_alone else {})}
+        given = {key: value for key, value in settings.items() if value is not None}
+        self.config.write_text(yaml.safe_dump(given), encoding="utf-8")
+        self.workers = self._all[:1] if is_alone else self._all
 
     def start(self) -> None:
         """Have its agent run."""
@@ -83,7 +95,7 @@ class Machine:
 
     def stop(self) -> int:
         """SIGTERM; the exit code. Who does not end in time is killed, with all that it started."""
-        if self.process is None:
+        if self.process is None or self.process.poll() is not None:
             return 0
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -100,29 +112,45 @@ class RunningMachines:
     """`with RunningMachines(tmp_path, 2, 2) as cluster:` has two machines with two brokers each, and ends them."""
 
     def __init__(
-        self, directory: Path, count: int, workers: int, settings: Mapping[str, object] | None = None, *, stores: bool
+        self,
+        directory: Path,
+        count: int,
+        workers: int,
+        settings: Mapping[str, object] | None = None,
+        *,
+        stores: bool,
+        begin_alone: bool = False,
     ) -> None:
+        """`begin_alone`: each machine has one broker at first, at the address that its first worker will have."""
         self._stack = ExitStack()
         sockets = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="qpid-ha-test-")))
         ports = self._ports(workers + 1)
         first = [next(ports) for _ in range(count)]
         (directory / "coordinator").mkdir()
-        peers = [f"amqp://127.0.0.1:{port + 1}-{port + workers}" for port in first]
         self.machines = []
         for number, port in enumerate(first, start=1):
             name = f"node{number}"
-            own: dict[str, object] = {
+            own = {
                 "name": name,
                 "workers": workers,
                 "workers.listen": f"amqp://127.0.0.1:{port + 1}",
                 "listen": f"amqp://127.0.0.1:{port}",
                 "control-socket": str(sockets / f"{name}.sock"),
+                "data-dir": str(directory / name) if stores else None,
                 "ha.cluster": True,
-                "ha.brokers-url": ",".join(peers),
+                "ha.brokers-url": ",".join(f"amqp://127.0.0.1:{each + 1}-{each + workers}" for each in first),
                 "ha.coordinator": f"file:{directory / 'coordinator'}",
-                **({"data-dir": str(directory / name)} if stores else {}),
+                **(settings or {}),
             }
-            self.machines.append(Machine(directory, sockets, {**own, **(settings or {})}, workers))
+            alone = {
+                "workers": None,
+                "workers.listen": None,
+                "listen": [f"amqp://127.0.0.1:{port}", f"amqp://127.0.0.1:{port + 1}"],
+                "ha.brokers-url": ",".join(f"amqp://127.0.0.1:{each + 1}" for each in first),
+            }
+            machine = Machine(directory, sockets, own, alone, workers)
+            machine.write(is_alone=begin_alone)
+            self.machines.append(machine)
 
     @property
     def workers(self) -> dict[str, Worker]:
