@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from qpid_ha_agent import broker_address
 from qpid_ha_agent.run_settings import count_agents, read_run_settings
 from qpid_ha_agent.workers import (
     FAILURES_MOST,
@@ -30,6 +31,7 @@ from qpid_ha_config.addresses import Address, parse_peers
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.loading import load_settings
 from qpid_ha_config.settings import BrokerSettings
+from qpid_ha_config.workers import worker_name
 
 FOUR = """
 name: node1
@@ -187,6 +189,18 @@ def test_each_agent_starts_its_own_worker_and_finds_it_by_its_socket(tmp_path: P
     flags = dict(word.split("=", 1) for word in second.command if "=" in word)
     started = load_settings(path, {**flags, "control-socket": second.command[4]}, {})
     assert (started.name, started.control_socket, started.log_level) == (second.name, second.control_socket, "debug")
+
+
+def test_a_command_without_a_broker_means_the_first_worker_even_if_the_file_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_address, "socket_directories", lambda environment: [tmp_path])
+    for number in (1, 2):
+        (tmp_path / f"{worker_name(defaults.broker_name(), number)}.sock").touch()
+    path = file_of(tmp_path, "name: -", "control-socket: -")
+
+    found = broker_address.find_socket(None, {"QPID_HA_CONFIG": str(path)})
+    assert found == tmp_path / f"{defaults.broker_name()}.sock"
 
 
 def test_an_agent_that_fails_is_started_again_after_a_moment_and_not_for_ever() -> None:
