@@ -160,8 +160,10 @@ class _Processes:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case StopAgent(number):
-                log.info("telling the agent of worker %d to stop", number)
-                os.kill(self._pids[number], signal.SIGTERM)  # not waited for yet, so the number is still its own
+                pid = self._pids.get(number)
+                if pid is not None:  # else it was found dead in the same round
+                    log.info("telling the agent of worker %d to stop", number)
+                    os.kill(pid, signal.SIGTERM)  # not waited for yet, so the number is still its own
             case End(code):
                 sys.exit(code)
 
