@@ -119,7 +119,8 @@ def _from_config(environment: Mapping[str, str]) -> Path | None:
         if config.has("control-socket"):
             socket: Path = config.get("control-socket")
             return socket
-        return _by_name(config.get("name"), environment) if config.has("name") else None
+        is_first = config.worker_settings().are_several  # of several, the one with the machine's name is meant
+        return _by_name(config.get("name"), environment) if config.has("name") or is_first else None
     except ConfigError as error:
         raise AddressError(f"{error}: correct it, or say which broker with -b") from None
 

@@ -16,16 +16,17 @@ from qpid_ha_config.errors import ConfigError
 
 
 def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]) -> RunSettings:
-    """Settings from the file and `KEY=VALUE` texts, which beat it. Raises ConfigError."""
+    """Settings from the file and `KEY=VALUE` texts, which beat it; of the worker that they name. Raises ConfigError."""
     flags = dict(change.split("=", 1) for change in changes)
     broker = read_configured(config, flags)
-    written = WrittenSettings.of_flags(flags).over(WrittenSettings.read(config))
+    written = WrittenSettings.of_flags(flags).over(WrittenSettings.read(config)).of_worker()
     problem = _why_no_lock(broker.coordinator.url)
     if problem:
         raise ConfigError(config, "ha.coordinator", problem)
     command = [*qpidd, "--config", str(config), "--control-socket", str(broker.control_socket)]
-    for change in changes:
-        command += ["--set", change]
+    for key, value in flags.items():
+        of_broker = str(broker.control_socket) if key == "control-socket" else value  # of a worker it is another one
+        command += ["--set", f"{key}={of_broker}"]
     activation = written.activation_settings()
     limits = Limits(serves_recordless=activation.coordinator_loss == "continue")
     if activation.virtual_ip is not None:
@@ -34,8 +35,18 @@ def read_run_settings(config: Path, changes: Sequence[str], qpidd: Sequence[str]
         except ValueError as error:
             raise ConfigError(config, "ha.virtual-ip", in_words_of_settings(str(error))) from None
     settings = broker.name, tuple(command), broker.control_socket, broker.coordinator, activation
-    listening = tuple(str(address) for address in written.get("listen"))
+    workers = written.worker_settings()
+    own = written.get("listen") if workers.own_listener is None else (workers.own_listener,)  # others answer elsewhere
+    listening = tuple(str(address) for address in own)
     return RunSettings(*settings, listening, _hook_environment(written), limits=limits)
+
+
+def count_agents(config: Path, changes: Sequence[str]) -> int:
+    """How many brokers of this machine take an agent each; 0: it is for one that is alone, or is one of those. Raises
+    ConfigError."""
+    flags = dict(change.split("=", 1) for change in changes)
+    workers = WrittenSettings.of_flags(flags).over(WrittenSettings.read(config)).worker_settings()
+    return workers.there_are if workers.are_several and not workers.number else 0
 
 
 def _hook_environment(written: WrittenSettings) -> dict[str, str]:

@@ -27,7 +27,7 @@ def read_configured(config: Path, changes: Mapping[str, object]) -> ConfiguredBr
     from qpid_ha_config.defaults import control_socket
     from qpid_ha_config.errors import SettingsError
 
-    written = WrittenSettings.of_flags(changes).over(WrittenSettings.read(config))
+    written = WrittenSettings.of_flags(changes).over(WrittenSettings.read(config)).of_worker()
     if not written.get("ha.cluster"):
         written.check_each()  # it may be there, with a slip of the pen
         with written.blamed():

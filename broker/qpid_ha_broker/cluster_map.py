@@ -17,6 +17,30 @@ CREATED_BY: Final = "qpid.created_by"
 the broker itself sets it."""
 
 
+class BrokerPlace(NamedTuple):
+    """What a broker fails together with. Two that are on one machine are workers of it (`workers`).
+
+    A broker says both in one text, ZONE/MACHINE, which is its zone for a release that knows no machines: there a
+    machine is a zone of its own. No zone has a slash in its name. A broker that is alone on its machine says its zone.
+    """
+
+    zone: str = ""
+    """What fails together, such as a rack; empty: not known."""
+    machine: str = ""
+    """The name of its first worker, which is that of a broker that is alone there."""
+
+    @classmethod
+    def read(cls, name: str, text: str) -> BrokerPlace:
+        """Where broker `name` is that has said `text` of it."""
+        zone, is_worker, machine = text.partition("/")
+        return cls(zone, machine if is_worker else name)
+
+    @property
+    def text(self) -> str:
+        """What a worker says of it; `read` reads it back."""
+        return f"{self.zone}/{self.machine}"
+
+
 class BrokerEntry(NamedTuple):
     """A broker of the cluster; the fields are those of BrokerRegistered and BrokerChanged."""
 
@@ -25,10 +49,16 @@ class BrokerEntry(NamedTuple):
     address: str = ""
     clients_url: str = ""
     zone: str = ""
+    """As it says: see `BrokerPlace`."""
     version: str = ""
     up: bool = True
     draining: bool = False
     since_ms: int = 0
+
+    @property
+    def place(self) -> BrokerPlace:
+        """What it fails together with."""
+        return BrokerPlace.read(self.name, self.zone)
 
 
 class SetEntry(NamedTuple):

@@ -12,6 +12,9 @@ ADMIN_PORTS: Final[Mapping[str, int]] = {"http": 8672, "https": 8672}
 """Of the port for administrators and monitoring."""
 _ADDRESS = re.compile(r"(?:([^@/\s]*)@)?(\[[^\[\]/]*\]|[^\[\]:/@?#\s]*)(?::([0-9]{1,5}))?/?", re.ASCII)
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})?", re.ASCII)
+_PORTS = re.compile(r"(.*:)([0-9]{1,5})-([0-9]{1,5})", re.ASCII)
+_MOST_PORTS: Final = 100
+"""In one range: more brokers than a cluster has."""
 _ANY_INTERFACE = ("0.0.0.0", "::")
 
 
@@ -99,6 +102,16 @@ def parse_listeners(value: object) -> tuple[Address, ...]:
     return addresses
 
 
+def parse_listener(value: object) -> Address:
+    """One, with its scheme and a port. Raises ValueError."""
+    addresses = parse_listeners(value)
+    if len(addresses) != 1:
+        raise ValueError("it is more than one")
+    if not addresses[0].port:
+        raise ValueError("others have to find it: name the port")
+    return addresses[0]
+
+
 def parse_admin_listeners(value: object) -> tuple[Address, ...]:
     """Listeners for HTTP, each with its scheme: `http://127.0.0.1:8672,https://[::1]`; none for an empty list.
 
@@ -117,11 +130,23 @@ def parse_admin(text: str) -> Address:
 
 
 def parse_peers(value: object) -> tuple[Address, ...]:
-    """Brokers that connect to each other; see `parse_brokers`. Raises ValueError, also for a user."""
-    addresses = parse_brokers(value)
+    """Brokers that connect to each other; see `parse_brokers`. Several of one machine may be written as a range of
+    ports: `amqp://a:5701-5708`. Raises ValueError, also for a user."""
+    addresses = parse_brokers([address for part in _parts(value) for address in _of_range(part)])
     if any(address.user for address in addresses):
         raise ValueError("it takes no user; see ha.username and ha.password-file")
     return addresses
+
+
+def _of_range(part: str | Address) -> list[str | Address]:
+    """An address for each port of a range."""
+    match = _PORTS.fullmatch(part) if isinstance(part, str) else None
+    if match is None:
+        return [part]
+    ports = range(int(match[2]), int(match[3]) + 1)
+    if not 0 < len(ports) <= _MOST_PORTS:
+        raise ValueError(f"{match[2]}-{match[3]} is no range of 1 to {_MOST_PORTS} ports, from the lower to the higher")
+    return [f"{match[1]}{port}" for port in ports]
 
 
 def parse_brokers(value: object) -> tuple[Address, ...]:

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qpid_ha_config.errors import ConfigError, ForbiddenConfig, SettingsError, UnreadableConfig
-from qpid_ha_config.settings import TABLE, ActivationSettings, CoordinatorSettings, canonical_key, find
+from qpid_ha_config.settings import (
+    TABLE,
+    ActivationSettings,
+    CoordinatorSettings,
+    WorkerSettings,
+    canonical_key,
+    find,
+)
+from qpid_ha_config.workers import values_of_worker
 
 COMMAND_LINE = "command line"
 _LARGEST_FILE_BYTES = 1024 * 1024
@@ -71,6 +79,16 @@ class WrittenSettings:
         with self.blamed():
             return row.setting.read(self._written[key].value)
 
+    def of_worker(self) -> WrittenSettings:
+        """As it is for this broker, if it is one of several of its machine: see `workers`. Raises ConfigError."""
+        number = self.worker_settings().number
+        if not number:
+            return self
+        own = values_of_worker(self.get, self.has, number, self.worker_settings().there_are)
+        source = {key: self._written[key].source if key in self._written else self.source for key in own}
+        written = {key: _Written(value, source[key]) for key, value in own.items()}
+        return WrittenSettings(self.source, {**self._written, **written})
+
     def coordinator_settings(self) -> CoordinatorSettings:
         """As `BrokerSettings.coordinator`, whatever the others say. Raises ConfigError."""
         return CoordinatorSettings(**self._section("coordinator"))
@@ -78,6 +96,10 @@ class WrittenSettings:
     def activation_settings(self) -> ActivationSettings:
         """As `BrokerSettings.activation`, whatever the others say. Raises ConfigError."""
         return ActivationSettings(**self._section("activation"))
+
+    def worker_settings(self) -> WorkerSettings:
+        """As `BrokerSettings.workers`, whatever the others say. Raises ConfigError."""
+        return WorkerSettings(**self._section("workers"))
 
     def _section(self, section: str) -> dict[str, Any]:
         return {row.name: self.get(key) for key, row in TABLE.items() if row.section == section}

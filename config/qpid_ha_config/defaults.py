@@ -32,6 +32,11 @@ def broker_name() -> str:
     return _NOT_IN_A_NAME.sub("-", socket.gethostname())[:64].lstrip("._-") or "broker"
 
 
+def processors() -> int:
+    """That this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
 def memory_limit_bytes() -> int:
     """Half of the memory that this process may use: the machine's, or its control group's if that is less."""
     usable_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -14,7 +14,13 @@ from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.queues.queue_arguments import Replicate, parse_level
 from qpid_ha_config import coordinator
 from qpid_ha_config.access_rules import parse_entries
-from qpid_ha_config.addresses import parse_admin_listeners, parse_listeners, parse_peers, show_addresses
+from qpid_ha_config.addresses import (
+    parse_admin_listeners,
+    parse_listener,
+    parse_listeners,
+    parse_peers,
+    show_addresses,
+)
 from qpid_ha_config.errors import ConfigError, SettingsError, shown
 from qpid_ha_config.remote_nodes import (
     parse_remote_brokers,
@@ -118,6 +124,15 @@ def _within(parse: Callable[[object], Any], minimum: float, maximum: float) -> C
 def count(minimum: int, maximum: int) -> Kind:
     """A whole number between `minimum` and `maximum`."""
     return Kind(f"a whole number from {minimum} to {maximum}", _within(parse_count, minimum, maximum))
+
+
+def count_or_auto(minimum: int, maximum: int) -> Kind:
+    """The same, or AUTO."""
+    return Kind(
+        f"a whole number from {minimum} to {maximum}, or auto",
+        lambda value: AUTO if value == "auto" else _within(parse_count, minimum, maximum)(value),
+        lambda number: "auto" if number == AUTO else number,
+    )
 
 
 def size(minimum_bytes: int, maximum_bytes: int) -> Kind:
@@ -370,12 +385,13 @@ LISTENERS = Kind(
     parse_listeners,
     lambda listed: [str(listener) for listener in listed],
 )
+LISTENER = Kind("amqp://HOST:PORT or amqps://HOST:PORT (0.0.0.0 or [::]: every interface)", parse_listener, str)
 ADMIN_LISTENERS = Kind(
     "a list of http://HOST[:PORT] or https://HOST[:PORT] (0.0.0.0 or [::]: every interface)",
     parse_admin_listeners,
     lambda listed: [str(listener) for listener in listed],
 )
-PEERS = Kind("a URL such as amqp://node1:5672,node2:5672", parse_peers, show_addresses)
+PEERS = Kind("a URL such as amqp://node1:5672,node2:5672 or amqp://node1:5701-5704", parse_peers, show_addresses)
 COORDINATOR = Kind(coordinator.EXPECTED, coordinator.CoordinatorUrl.parse, str)
 MECHANISM = choice(*MECHANISMS)
 MECHANISM_LIST = choices(*MECHANISMS)

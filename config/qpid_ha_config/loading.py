@@ -12,6 +12,7 @@ import ssl
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from qpid_ha_config.access_rules import parse_entries, read_file
 from qpid_ha_config.certificates import CertificateError, validities
@@ -28,6 +29,8 @@ from qpid_ha_config.settings import (
     read_password_file,
 )
 
+CONTROL_SOCKET: Final = "control-socket"
+
 
 def load_settings(
     config_file: Path | None = None,
@@ -40,6 +43,23 @@ def load_settings(
         settings = BrokerSettings.from_values(configuration.values)
         check_files(settings)
     return settings
+
+
+def load_each(
+    config_file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> list[BrokerSettings]:
+    """As `load_settings`, of each broker that a machine has by this file: its workers, or the one that there is. Raises
+    ConfigError."""
+    given = flags or {}
+    workers = _read_all(config_file, given, environment).worker_settings()
+    if not workers.are_several or workers.number:
+        return [load_settings(config_file, given, environment)]
+    return [
+        load_settings(config_file, {**given, "worker": number}, environment)
+        for number in range(1, workers.there_are + 1)
+    ]
 
 
 def load_access(
@@ -71,7 +91,10 @@ def _read_all(config_file: Path | None, flags: Mapping[str, object], environment
             raise ConfigError(path, "", error.problem) from None
         file.check_each()
         configuration = configuration.over(file)
-    return configuration
+    of_worker = configuration.of_worker()
+    # What a process is found by is said to it as it is.
+    named = WrittenSettings.of_flags({key: flags[key] for key in (CONTROL_SOCKET,) if key in flags})
+    return named.over(of_worker)
 
 
 def check_files(settings: BrokerSettings) -> None:

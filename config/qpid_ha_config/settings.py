@@ -30,6 +30,7 @@ from qpid_ha_config.kinds import (
     COMMAND,
     COORDINATOR,
     LEVEL,
+    LISTENER,
     LISTENERS,
     LOG_LEVELS,
     MECHANISM,
@@ -57,11 +58,14 @@ from qpid_ha_config.kinds import (
     Setting,
     choice,
     count,
+    count_or_auto,
     duration,
     setting,
     size,
 )
 from qpid_ha_config.remote_nodes import RemoteBroker, RemoteNode
+from qpid_ha_config.workers import MOST as MOST_WORKERS
+from qpid_ha_config.workers import worker_address
 
 KIB, MIB, TIB = 1024, 1024**2, 1024**4
 LARGEST_MESSAGE_BYTES: Final = 127 * MIB
@@ -70,6 +74,7 @@ PRIORITY_MAX: Final = 1000
 PRODUCERS_MAX: Final = 100_000
 """So that all of them fit into one frame to a backup."""
 SPREAD_MAX: Final = 1000
+_LAST_PORT: Final = 65_535
 _LONGEST_SOCKET_PATH = 107
 """Bytes that a Unix socket's address holds on Linux, without the final zero."""
 
@@ -339,6 +344,42 @@ class ReplicaSettings:
     """So long a broker hands out from a queue of a group for which others wait."""
 
 
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Of a machine on which `qpid-ha-agent run` runs several brokers: see `qpid_ha_config.workers`."""
+
+    wanted: int = setting("workers", count_or_auto(1, MOST_WORKERS), 1)
+    """How many; AUTO: one for each processor."""
+    listen: Address | None = setting("workers.listen", LISTENER)
+    """Where the first one listens for other brokers; each further one has the next port."""
+    number: int = setting("worker", count(0, MOST_WORKERS), 0)
+    """Which of them this broker is, which its agent says; 0: it is the only one here."""
+
+    @property
+    def there_are(self) -> int:
+        """How many, on this machine."""
+        return min(defaults.processors(), MOST_WORKERS) if self.wanted == AUTO else self.wanted
+
+    @property
+    def are_several(self) -> bool:
+        """Whether brokers of this machine share ports; with one processor and `auto` there is one that could."""
+        return self.there_are > 1 or self.listen is not None
+
+    @property
+    def own_listener(self) -> Address | None:
+        """Where this broker listens alone; None: it shares no port."""
+        return worker_address(self.listen, self.number) if self.listen is not None and self.number else None
+
+    def machine_of(self, name: str) -> str:
+        """The name of the first worker, where this broker is called `name`; empty: it is alone there, as far as it
+        knows."""
+        return name.removesuffix(f".{self.number}") if self.number > 1 else name if self.number else ""
+
+    def is_shared(self, address: Address) -> bool:
+        """Whether the other workers of this machine listen there, too."""
+        return self.number > 0 and address != self.own_listener
+
+
 _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "tls": TlsSettings,
@@ -356,6 +397,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "coordinator": CoordinatorSettings,
         "activation": ActivationSettings,
         "replicas": ReplicaSettings,
+        "workers": WorkerSettings,
     }
 )
 """The field of `BrokerSettings`, and what is in it."""
@@ -427,6 +469,7 @@ class BrokerSettings:
     coordinator: CoordinatorSettings = CoordinatorSettings()
     activation: ActivationSettings = ActivationSettings()
     replicas: ReplicaSettings = ReplicaSettings()
+    workers: WorkerSettings = WorkerSettings()
 
     def __post_init__(self) -> None:
         if self.control_socket == Path():
@@ -690,6 +733,62 @@ def _check_members(ha: HaSettings, listen: Sequence[Address]) -> None:
         raise SettingsError("ha.min-in-sync", f"{problem}: nothing could ever be confirmed; lower it")
 
 
+def _check_workers(settings: BrokerSettings) -> None:
+    """The rest follows from `workers.values_of_worker`: no two of them have anything to themselves in common."""
+    workers, ha = settings.workers, settings.ha
+    most, own = workers.there_are, workers.own_listener
+    if not workers.are_several and not workers.number:
+        return
+    needs = f"missing; workers ({most}) needs it"
+    if settings.coordinator.url.property_set is not None:
+        raise SettingsError(
+            "workers", "Pacemaker runs one broker on each node: leave it out with ha.coordinator: pacemaker"
+        )
+    if not workers.number:
+        raise SettingsError(
+            "workers", f"`qpid-ha-agent run` starts the {most} brokers of this machine; this is one broker"
+        )
+    if workers.number > most:
+        raise SettingsError("worker", f"there is no worker {workers.number}: workers is {most}")
+    if not ha.cluster:
+        raise SettingsError("ha.cluster", f"{needs}: what a worker alone has nobody takes over")
+    if own is None or workers.listen is None:
+        raise SettingsError("workers.listen", f"{needs}: where the first one listens for other brokers")
+    if settings.activation.virtual_ip is not None:
+        problem = f"the {most} agents of this machine would take it from each other"
+        raise SettingsError(
+            "ha.virtual-ip", f"{problem}: leave it out, and name all machines to clients (ha.public-url)"
+        )
+    if ha.public_url and ha.clients == "redirect":
+        problem = (
+            "a client cannot be sent to the worker that leads what it wants, which has no address of its own there"
+        )
+        raise SettingsError("ha.public-url", f"{problem}: set ha.clients: proxy, or leave it out")
+    last = worker_address(workers.listen, most).port
+    if last > _LAST_PORT:
+        raise SettingsError("workers.listen", f"worker {most} would have port {last}; choose a lower one")
+    ports = range(workers.listen.port, last + 1)
+    taken = [address for address in (*settings.listen, *settings.admin.listen) if address != own]
+    for address in taken:
+        if address.port in ports:
+            raise SettingsError(
+                "workers.listen", f"workers have the ports {ports[0]} to {last}, and {address} is there"
+            )
+    for address in settings.admin.listen:
+        first = address.port - workers.number + 1
+        if address.port and any(first <= other.port < first + most for other in settings.listen):
+            raise SettingsError("admin.listen", f"workers have the ports {first} to {first + most - 1}; choose others")
+    shared = {address.port for address in settings.listen if workers.is_shared(address)}
+    for peer in ha.brokers_url:
+        if peer.port in shared:
+            problem = f"workers share port {peer.port}, so that {peer} may be any of them"
+            raise SettingsError("ha.brokers-url", f"{problem}: name them such as amqp://node1:{ports[0]}-{last}")
+    if any(peer.port == own.port for peer in ha.brokers_url):
+        return
+    problem = f"worker {workers.number} listens for other brokers at port {own.port}, which it does not name"
+    raise SettingsError("ha.brokers-url", f"{problem}: name all workers, such as amqp://node1:{ports[0]}-{last}")
+
+
 _CHECKS: Final = (
     _check_names,
     _check_limits,
@@ -701,4 +800,5 @@ _CHECKS: Final = (
     _check_cluster,
     _check_coordinator,
     _check_activation,
+    _check_workers,
 )

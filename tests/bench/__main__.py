@@ -38,6 +38,7 @@ from bench import (
     store_files,
     throughput,
     watched,
+    workers,
 )
 from bench.coordinators import COORDINATOR_MEASURES
 from bench.figures import Measurement, collected, show_table, write_json
@@ -94,6 +95,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "sets-kill-controller": set_failover.measure_kill_controller,
     "full-disk": full_disks.measure_full_disks,
     "proxy": proxies.measure_proxy,
+    "workers": workers.measure_workers,
     "groups": groups.measure_groups,
     "paging": paging.measure_paging,
     "module-changes": module_changes.measure_module_changes,

@@ -104,6 +104,7 @@ TARGETS: Mapping[str, Target] = {
     **{f"proxy_{what}_cpu_{size}": Target(6, at_least=False) for what in _WAYS for size in (100, 1024)},
     "proxy_added_delivery_p50": Target(0.2, at_least=False),
     "proxy_added_confirmation_p50": Target(0.2, at_least=False),
+    **{f"workers_ratio_{size}": Target(1.15, at_least=False) for size in (100, 1024)},
     "proxied_link_memory": Target(40, at_least=False),
     "proxy_added_kill_confirmed": Target(50, at_least=False),
     "proxy_added_kill_delivered": Target(50, at_least=False),

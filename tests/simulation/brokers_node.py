@@ -136,7 +136,9 @@ class SimulatedListeners(Listeners):
         super().__init__(admission, descriptors, refusals)
         self._makers: list[Callable[[], ClientProtocol]] = []
 
-    async def listen(self, address: Address, make_protocol: Callable[[], ClientProtocol]) -> None:
+    async def listen(
+        self, address: Address, make_protocol: Callable[[], ClientProtocol], *, is_shared: bool = False
+    ) -> None:
         self._makers.append(make_protocol)
         self.addresses.append(str(address))
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from qpid_ha_broker.cluster_map import BrokerPlace
+
 FAULTS_END_S: Final = 30.0
 
 
@@ -89,7 +91,7 @@ class SetsPlan:
 
     seed: int
     zones: tuple[str, ...]
-    """Of each broker."""
+    """Of each broker, as it says it: of one seed in four, two brokers are workers of each machine."""
     sets: tuple[int, ...]
     """Of each set, how many replicas it wants; 0: as many as the policy says."""
     has_nodes: bool
@@ -120,11 +122,16 @@ def draw_sets_plan(seed: int) -> SetsPlan:
         faults += [fault._replace(for_s=min(fault.for_s, NO_CHANNEL_MOST_S)) for fault in some]
     return SetsPlan(
         seed,
-        tuple(f"zone-{number % zones}" for number in range(brokers)),
+        tuple(_place(number, zones, seed % 4 == 3) for number in range(brokers)),
         wanted,
         has_nodes,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
+
+
+def _place(number: int, zones: int, is_worker: bool) -> str:
+    machine = number // 2
+    return BrokerPlace(f"zone-{machine % zones}", f"m{machine}").text if is_worker else f"zone-{number % zones}"
 
 
 def _draw_fault(draw: random.Random, kind: SetsKind) -> SetsFault:

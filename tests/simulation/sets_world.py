@@ -517,11 +517,11 @@ class World:
             raise Violation(f"{name} lives, is in reach since {since_s:.2f} s, leads {leads}, and is taken for failed")
 
     def least(self, cluster: ClusterMap, entry: SetEntry) -> int:
-        """How many replicas a set should have, as far as there are brokers."""
-        open_brokers = sum(not broker.draining for broker in cluster.brokers.values())
+        """How many replicas a set should have, as far as there are machines."""
+        open_machines = {broker.place.machine for broker in cluster.brokers.values() if not broker.draining}
         policies = [count for pattern, count in cluster.policies if pattern in ("*", entry.name)]
         wanted = entry.min_replicas or (policies[0] if policies else self.settings.min_replicas)
-        return max(1, min(wanted, open_brokers))
+        return max(1, min(wanted, len(open_machines)))
 
     # --- requests
 
@@ -743,11 +743,15 @@ class World:
             if leaders or could:
                 raise Violation(f"{name} is led by {leaders}, recorded is {entry.record}; {could} could")
             return
-        least = min(self.least(self.committed_map, entry), len(open_brokers))
+        machines = {self.committed_map.brokers[broker].place.machine for broker in open_brokers}
+        least = min(self.least(self.committed_map, entry), len(machines))
         in_sync = set(entry.record.members) & set(entry.staying) & set(open_brokers)
         if len(in_sync) < least:
             raise Violation(f"{name} has in sync {in_sync} of {least}: {entry}")
         stuck = [broker for broker in entry.leaving if self.brokers[broker].is_up]
-        if stuck and len(open_brokers) >= self.least(self.committed_map, entry):
+        if stuck and len(machines) >= self.least(self.committed_map, entry):
             raise Violation(f"{name}: {stuck} should have left: {entry}")
+        here = [self.committed_map.brokers[broker].place.machine for broker in entry.staying if broker in open_brokers]
+        if len(set(here)) < len(here) and len(machines) >= self.least(self.committed_map, entry):
+            raise Violation(f"{name} has two replicas on one machine: {entry}")
         self.members.check_at_rest(entry)

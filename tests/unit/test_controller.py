@@ -14,6 +14,7 @@ from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.liveness import FIRST_REPORTS_S, BrokerLife, Liveness
 from qpid_ha_broker.cluster.messages import OrderKind
 from qpid_ha_broker.cluster.placement import (
+    Placement,
     PlacementBroker,
     PlacementSet,
     Ranked,
@@ -25,7 +26,7 @@ from qpid_ha_broker.cluster.placement import (
 from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE
 from qpid_ha_broker.cluster.replicas import ReplicaStep, check, wanted_replicas
 from qpid_ha_broker.cluster.shutdown import LIMIT_S, RESUME_S
-from qpid_ha_broker.cluster_map import SetEntry
+from qpid_ha_broker.cluster_map import BrokerPlace, SetEntry
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import Scalar
 
@@ -838,6 +839,104 @@ def test_a_placement_that_raises_is_said_in_the_log_and_replicas_are_placed_all_
     assert ranking.ranked
 
 
+# --- machines with several brokers
+
+WORKERS = {
+    "a": PlacementBroker("a", room_bytes=10, machine="m1"),
+    "b": PlacementBroker("b", room_bytes=90, machine="m1"),
+    "c": PlacementBroker("c", room_bytes=10, machine="m2"),
+    "d": PlacementBroker("d", room_bytes=10, machine="m2"),
+    "e": PlacementBroker("e", room_bytes=10),
+}
+
+
+@pytest.mark.parametrize("placement", [spread, ring, static])
+def test_no_placement_is_asked_about_a_machine_that_has_a_replica_already(placement: Placement) -> None:
+    assert {each.broker for each in rank(placement, PLACED, WORKERS).ranked} == {"c", "d", "e"}
+    assert {each.broker for each in rank(placement, PLACED._replace(replicas=("a", "d")), WORKERS).ranked} == {"e"}
+
+
+def test_a_placement_that_would_put_two_replicas_on_a_machine_all_the_same_is_replaced_by_spread() -> None:
+    ranking = rank(lambda placed, brokers: [Ranked("b", "it likes it")], PLACED, WORKERS)
+
+    assert "cannot have" in ranking.problem
+    assert "b" not in {each.broker for each in ranking.ranked}
+
+
+def test_zones_go_on_to_count_among_machines() -> None:
+    zoned = {name: broker._replace(zone="two" if broker.host == "m2" else "one") for name, broker in WORKERS.items()}
+
+    assert next(iter(rank(spread, PLACED, zoned).ranked)).broker in ("c", "d"), "e is of zone one, as a is"
+
+
+def test_what_a_broker_says_of_its_place_is_read_back_and_one_that_is_alone_has_its_machine_for_itself() -> None:
+    for place in (BrokerPlace("rack", "m1"), BrokerPlace("", "m1")):
+        assert BrokerPlace.read("anything", place.text) == place
+    assert BrokerPlace.read("a", "rack") == BrokerPlace("rack", "a")
+    assert BrokerPlace.read("a", "") == BrokerPlace("", "a")
+
+
+def test_of_two_replicas_on_one_machine_one_counts_and_the_other_is_made_up_for_and_leaves() -> None:
+    entry = ENTRY._replace(record=ENTRY.record._replace(primary="b"))
+    decision = check(entry, WORKERS, 3, SETTINGS, spread, is_led=True)
+
+    assert decision.counted == ("b", "c", "e")
+    assert [(each.step, each.broker) for each in decision.actions] == [(ReplicaStep.ADD, "e"), (ReplicaStep.LEAVE, "a")]
+    done = entry._replace(
+        replicas=decision.replicas, leaving=decision.leaving, record=entry.record._replace(members=("b", "c", "e", "a"))
+    )
+    assert check(done, WORKERS, 3, SETTINGS, spread).replicas == ("b", "c", "e")
+
+
+def test_a_replica_that_leaves_does_not_stay_beside_another_one_of_its_machine() -> None:
+    record = ENTRY.record._replace(primary="b", members=("a", "b"))
+    entry = ENTRY._replace(replicas=("a", "b", "c"), leaving=("a",), record=record)
+    without_e = {name: broker for name, broker in WORKERS.items() if name != "e"}
+
+    decision = check(entry, without_e, 3, SETTINGS, spread)
+
+    assert decision.leaving == ("a",)
+    assert [each.step for each in decision.actions] == [ReplicaStep.LACK], "it is not kept and told to leave in turn"
+
+
+def workers(*names: str) -> Bench:
+    """A controller on broker `a`; of each machine, two brokers report, all of no zone."""
+    bench = Bench(*names)
+    for number, name in enumerate(names):
+        told = report(name)
+        identity = told.broker._replace(zone=BrokerPlace("", f"m{number // 2}").text)
+        bench.feed(ms.ReportReceived(told._replace(broker=identity)))
+    return bench
+
+
+def test_a_set_has_as_many_replicas_as_there_are_machines_and_operators_cannot_put_two_on_one() -> None:
+    bench = workers("a", "b", "c", "d")
+
+    assert bench.ask(ms.CreateSet("orders")).done
+    first, second = bench.map.sets["orders"].replicas
+    assert {first, second} & {"a", "b"}
+    assert {first, second} & {"c", "d"}
+    for request, needs in (
+        (ms.AddReplica("orders"), "each machine with an open broker has a replica of orders; there are 2"),
+        (ms.AddReplica("orders", next(iter({"a", "b"} - {first, second}))), "choose another machine"),
+        (ms.CreateSet("more", ("a", "b")), "choose another machine"),
+        (ms.CreateSet("more", min_in_sync=3), "there are 2 machines"),
+    ):
+        answer = bench.ask(request)
+        assert not answer.done
+        assert needs in answer.text
+
+
+def test_a_drained_worker_gives_its_replicas_to_another_one_of_its_machine() -> None:
+    bench = workers("a", "b", "c", "d")
+    assert bench.ask(ms.CreateSet("orders", ("a", "c"))).done
+
+    assert bench.ask(ms.DrainBroker("c")).done
+    bench.wait(1.0)
+
+    assert "d" in bench.map.sets["orders"].replicas
+
+
 # --- how many
 
 ENTRY = SetEntry("orders", ("a", "b", "c"), record=ev.SetRecorded("orders", "c", 1, "a", 1, ("a", "b", "c"), False))
@@ -845,11 +944,14 @@ ENTRY = SetEntry("orders", ("a", "b", "c"), record=ev.SetRecorded("orders", "c",
 
 def test_the_sets_own_number_counts_before_a_policy_and_that_before_the_default() -> None:
     policies = (("ord*", 2), ("*", 5))
-    assert wanted_replicas(ENTRY._replace(min_replicas=4), policies, SETTINGS, 9).number == 4
-    assert wanted_replicas(ENTRY, policies, SETTINGS, 9).number == 2
-    assert wanted_replicas(ENTRY._replace(name="x"), policies, SETTINGS, 9).number == 5
-    assert wanted_replicas(ENTRY, (), SETTINGS, 9).number == 3
-    assert wanted_replicas(ENTRY, (), SETTINGS, 2).number == 2
+    assert wanted_replicas(ENTRY._replace(min_replicas=4), policies, SETTINGS, 9, 9).number == 4
+    assert wanted_replicas(ENTRY, policies, SETTINGS, 9, 9).number == 2
+    assert wanted_replicas(ENTRY._replace(name="x"), policies, SETTINGS, 9, 9).number == 5
+    assert wanted_replicas(ENTRY, (), SETTINGS, 9, 9).number == 3
+    assert wanted_replicas(ENTRY, (), SETTINGS, 2, 2).number == 2
+    few = wanted_replicas(ENTRY, (), SETTINGS, 8, 2)
+    assert few.number == 2
+    assert "8 brokers on 2 machines" in few.why
 
 
 def brokers(**changes: PlacementBroker) -> dict[str, PlacementBroker]:

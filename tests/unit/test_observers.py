@@ -6,7 +6,7 @@ The promise first, in every story: what is confirmed is held by every member of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -63,6 +63,31 @@ def test_the_table(given: InSyncView, expected: tuple[str, str] | None) -> None:
     assert (None if change is None else (kind[type(change)], change.name)) == expected
 
 
+def worker(name: str, machine: str, **facts: Any) -> FollowerStanding:
+    """Of no zone."""
+    return FollowerStanding(name, machine=machine, **facts)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (view(worker("b", "m1"), worker("c", "m2")), ("release", "b")),  # no more than the limit, but two of a machine
+        (view(worker("b", "m2"), worker("c", "m2", lag=1)), ("release", "c")),
+        (view(worker("b", "m1"), worker("c", "m2", is_level=False)), None),  # one is missing already
+        (view(worker("b", "m1"), worker("c", "m2"), min_in_sync=3), None),  # publishers wait for all three
+        (view(worker("b", "m2"), others=[worker("c", "m1"), worker("d", "m2")]), None),
+        (view(worker("b", "m2"), others=[worker("c", "m1")], min_in_sync=3), None),
+        (view(worker("b", "m2"), others=[worker("c", "m1"), worker("d", "m3")]), ("admit", "d")),
+        (view(worker("b", "m2"), others=[worker("c", "m1")], awaited=frozenset("c")), ("admit", "c")),
+        (view(worker("b", ""), others=[worker("c", "")]), ("admit", "c")),  # nothing is known of their machines
+    ],
+)
+def test_of_the_workers_of_a_machine_one_is_in_sync(given: InSyncView, expected: tuple[str, str] | None) -> None:
+    change = next_change(given._replace(primary_zone="", primary_machine="m1"))
+    kind = {Admit: "admit", Release: "release"}
+    assert (None if change is None else (kind[type(change)], change.name)) == expected
+
+
 def test_a_limit_below_what_publishers_wait_for_is_none() -> None:
     with pytest.raises(ValueError, match="most_in_sync"):
         MemberSettings("a", "a-1", ("a:1",), min_in_sync=3, most_in_sync=2)
@@ -81,10 +106,12 @@ def five(**settings: float) -> SmallCluster:
     return cluster
 
 
-def have_second_set(cluster: SmallCluster, by: str = "a", *, settle: bool = True) -> None:
+def have_second_set(
+    cluster: SmallCluster, by: str = "a", *, settle: bool = True, zones: Mapping[str, str] = ZONES
+) -> None:
     """As the controller does when it is told to."""
     resource_set = cluster[by].resources.replicated
-    for name, zone in ZONES.items():
+    for name, zone in zones.items():
         resource_set.write(ev.BrokerRegistered(name, "", f"{name}:5672", "", zone, ""))
         resource_set.write(ev.BrokerChanged(name, True, False, 0))
     resource_set.write(ev.SetPlaced("orders", ("a", "b"), (), "", 0, 0))
@@ -116,6 +143,25 @@ def test_with_a_second_set_those_that_are_too_many_observe_and_one_of_each_zone_
     assert (facts["d"]["state"], facts["e"]["state"]) == ("observer", "ready")
     assert "3 are enough" in str(facts["d"]["why"])
     assert cluster.record is None or cluster.record.members == ("a", "c", "e")
+
+
+def test_of_each_machine_one_worker_is_in_sync_even_if_the_limit_leaves_room_and_another_one_takes_its_place() -> None:
+    cluster = SmallCluster("a", "b", "c", "d", most_in_sync=3)
+    cluster.run()
+    assert cluster.promote("a").done
+    cluster.settle()
+    have_second_set(cluster, zones={"a": "/m1", "b": "/m1", "c": "rack/m2", "d": "rack/m2"})
+    assert cluster["a"].member.status.members == ("a", "c")
+    assert states(cluster) | {"a": State.PRIMARY} == {
+        "a": State.PRIMARY, "b": State.OBSERVER, "c": State.READY, "d": State.OBSERVER
+    }  # fmt: skip
+    cluster.kill("c")
+    cluster.wait(0.3)
+    assert cluster["a"].member.status.members == ("a", "d")
+    cluster.start("c")
+    cluster.settle()
+    assert cluster["c"].state is State.OBSERVER
+    assert cluster["c"].member.status.observes == "another broker of machine m2 is in sync"
 
 
 @pytest.mark.parametrize("takes_s", [0.3, 1.5])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -29,15 +30,17 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
     do that and begin anew, with the programs that are installed then.
 
     While the broker is primary the agent has ha.virtual-ip on this machine; it runs ha.on-promoted and ha.on-demoted.
+    With `workers` it is that for each of the machine's brokers, in a process of its own, and restarts those that fail.
     With ha.failback: preferred a primary makes way for a broker of higher ha.priority. `qpid-ha pause` has all agents
     leave their brokers alone. docs/operations.md has more about each.
     """
     import asyncio
 
     from qpid_ha_agent.broker_process import BrokerProcessError
-    from qpid_ha_agent.run_settings import read_run_settings
+    from qpid_ha_agent.run_settings import count_agents, read_run_settings
     from qpid_ha_agent.runner import Runner
     from qpid_ha_agent.service import default_binary
+    from qpid_ha_agent.workers import become_worker
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
     from qpid_ha_config.errors import SettingsError
 
@@ -46,7 +49,13 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
             raise click.UsageError(f"--set takes KEY=VALUE, not {change!r}")
     program = [qpidd] if qpidd else default_binary()  # by its name: `pgrep qpidd`, `pidof -x qpidd`
     try:
-        settings = read_run_settings(config, changes, program)
+        count, own = count_agents(config, changes), []
+        for number in range(1, count + 1):
+            read_run_settings(config, (*changes, f"worker={number}"), program)  # what is wrong is said once
+        if count:
+            _configure_logging("of this machine")
+            own = [f"worker={become_worker(count)}"]
+        settings = read_run_settings(config, (*changes, *own), program)
         _configure_logging(settings.name)
         _warn_of_other_settings(config)
         runner = Runner(settings)
@@ -55,14 +64,15 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
         click.echo(f"qpid-ha-agent: {error}", err=True)
         sys.exit(1)
     if runner.begins_anew:
-        _begin_anew()
+        _begin_anew(own)
 
 
-def _begin_anew() -> None:
+def _begin_anew(own: Sequence[str]) -> None:
     """Go on as the same process, for whoever watches it, with the program that is on disk now. There is no broker, no
-    lock and no virtual IP of ours at this moment."""
+    lock and no virtual IP of ours at this moment. `own`: settings that the command line does not say yet."""
     try:
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        changes = [word for change in own for word in ("--set", change)]
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], *changes])
     except OSError as error:
         click.echo(f"qpid-ha-agent: cannot start {sys.executable} again: {error.strerror}", err=True)
         sys.exit(1)
@@ -91,7 +101,7 @@ def _configure_logging(name: str) -> None:
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.addLevelName(logging.INFO, "info")
     logging.addLevelName(logging.WARNING, "warning")
     logging.addLevelName(logging.ERROR, "error")

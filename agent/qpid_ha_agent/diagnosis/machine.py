@@ -145,7 +145,7 @@ def _check_rules(looked: LookedAt, written: WrittenSettings) -> None:
 
 def _check_configuration(looked: LookedAt, written: WrittenSettings, environment: Mapping[str, str]) -> None:
     """As the broker does when it starts; who may not read its secrets cannot tell."""
-    from qpid_ha_config.loading import load_settings
+    from qpid_ha_config.loading import load_each
 
     closed = []
     with suppress(ConfigError):
@@ -155,7 +155,7 @@ def _check_configuration(looked: LookedAt, written: WrittenSettings, environment
         looked.problems["whether the configuration is right"] = f"we may not read {', '.join(closed)}: run this as root"
         return
     try:
-        load_settings(Path(looked.state.config), {}, environment)
+        load_each(Path(looked.state.config), {}, environment)
     except ConfigError as error:
         if not (looked.state.acl_problem and error.key == "acl.file"):
             looked.state = replace(looked.state, config_problem=str(error))

@@ -25,6 +25,7 @@ _SHOWN: Final = """
     ha.tail-size ha.proxy-idle resource-sets resource-sets.spread remote-check-interval
     ha.coordinator ha.coordinator-tls ha.coordinator-ca ha.coordinator-certificate ha.coordinator-timeout
     ha.coordinator-loss ha.failback ha.priority ha.failback-delay ha.virtual-ip ha.hook-timeout
+    workers workers.listen worker
     ha.zone ha.min-replicas ha.default-replicas replica-policies ha.placement ha.failure-timeout
     ha.failure-recovery-interval ha.replica-check-interval ha.replica-additions ha.auto-trim
     group.transport group.window group.ownership-slice

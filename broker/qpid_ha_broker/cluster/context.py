@@ -420,7 +420,7 @@ class ControllerContext:
             up = self.is_up(name)
             found[name] = PlacementBroker(
                 name,
-                broker.zone,
+                broker.place.zone,
                 up,
                 broker.draining,
                 self.is_leaving(name),
@@ -431,6 +431,7 @@ class ControllerContext:
                 rates[name],
                 lags[name],
                 catching_up[name],
+                broker.place.machine,
             )
         return found
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from qpid_ha_broker.cluster.context import ControllerContext
-from qpid_ha_broker.cluster.placement import PlacementBroker, PlacementSet, rank, ring
+from qpid_ha_broker.cluster.placement import PlacementBroker, PlacementSet, one_a_machine, rank, ring
 from qpid_ha_broker.cluster.replicas import (
     ReplicaAction,
     ReplicaDecision,
@@ -62,7 +62,8 @@ class ReplicaKeeper:
     def wanted(self, entry: SetEntry) -> WantedReplicas:
         """How many, and who says so."""
         draft = self._ctx.draft
-        return wanted_replicas(entry, draft.policies, self._ctx.settings, len(draft.brokers))
+        machines = {broker.place.machine for broker in draft.brokers.values()}
+        return wanted_replicas(entry, draft.policies, self._ctx.settings, len(draft.brokers), len(machines))
 
     def tick(self) -> None:
         """Check what is due."""
@@ -177,7 +178,7 @@ class ReplicaKeeper:
             if first not in brokers or not brokers[first].is_open:
                 continue
             after = [each.broker for each in ring(PlacementSet(name, (first,), first), brokers)]
-            right = (first, *after[: self.wanted(entry).number - 1])
+            right = tuple(one_a_machine((first, *after), brokers)[: self.wanted(entry).number])
             if set(right) == set(entry.staying) or not self._ctx.parting(name).isdisjoint(right):
                 continue
             changed += 1

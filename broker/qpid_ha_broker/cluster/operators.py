@@ -246,10 +246,11 @@ class Operators:
         broker = asked.broker or next(iter(self._keeper.choose(entry, 1)), "")
         if not broker:
             self._check_parted(asked.set, self._ctx.parting(asked.set))
-            raise ClusterRefusal(
-                f"each open broker has a replica of {asked.set}; there are {len(self._ctx.draft.brokers)}"
-            )
-        self._queues.check_open(broker)
+            brokers = self._ctx.draft.brokers.values()
+            machines = {each.place.machine for each in brokers}
+            where = "each open broker" if len(machines) == len(brokers) else "each machine with an open broker"
+            raise ClusterRefusal(f"{where} has a replica of {asked.set}; there are {len(machines)}")
+        self._queues.check_open(broker, entry.staying)
         self._check_parted(asked.set, (broker,))
         if broker in entry.staying:
             raise ClusterRefusal(f"{broker} has a replica of {asked.set} already")
@@ -300,7 +301,7 @@ class Operators:
         name, ctx = asked.broker, self._ctx
         self._check_broker(name)
         others = [each for each in ctx.draft.brokers.values() if each.name != name and not each.draining]
-        ready = sum(ctx.is_up(each.name) for each in others)
+        ready = len({each.place.machine for each in others if ctx.is_up(each.name)})
         sets = self._sets_on(name)
         few = {entry.name: self._keeper.wanted(entry).number for entry in sets}
         few = {each: count for each, count in few.items() if count > ready}

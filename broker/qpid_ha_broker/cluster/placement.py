@@ -1,5 +1,8 @@
 """Where a replica of a resource set goes: a pure function, which anybody may replace, and what became of it.
 
+Safety property: no two replicas of a set are on one machine, whatever the function says. `apart` takes the other
+workers of a machine that has one out of what it is asked about, and `one_a_machine` counts two that are there for one.
+
 It ranks the brokers that could have one, best first, and says why. `spread`, `ring` and `static` are the entry points
 of the group `qpid_ha.placement` that come with the release; docs/cluster.md. Of one that raises, or whose answer makes
 no sense, that is said, and `spread` serves.
@@ -8,7 +11,7 @@ no sense, that is said, and `spread` serves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -34,6 +37,13 @@ class PlacementBroker(NamedTuple):
     """LSNs that its replicas are behind their primaries, together."""
     catching_up: int = 0
     """Replicas of it that are not in sync."""
+    machine: str = ""
+    """Whose worker it is; empty: it is alone on its machine."""
+
+    @property
+    def host(self) -> str:
+        """Its machine, by a name that no other machine has."""
+        return self.machine or self.name
 
     @property
     def is_open(self) -> bool:
@@ -62,6 +72,21 @@ class Ranked(NamedTuple):
 
 Placement = Callable[[PlacementSet, Mapping[str, PlacementBroker]], Sequence[Ranked]]
 """Ranks, best first, those of the brokers that are open and have no replica; others may be left out."""
+
+
+def apart(placed: Iterable[str], brokers: Mapping[str, PlacementBroker]) -> dict[str, PlacementBroker]:
+    """Those that have one of these replicas, and those on machines where nobody has."""
+    having = set(placed)
+    taken = {brokers[name].host for name in having if name in brokers}
+    return {name: each for name, each in brokers.items() if name in having or each.host not in taken}
+
+
+def one_a_machine(names: Iterable[str], brokers: Mapping[str, PlacementBroker]) -> list[str]:
+    """Of these brokers the first of each machine, in their order. Who is not known is on a machine of its own."""
+    first: dict[str, str] = {}
+    for name in names:
+        first.setdefault(brokers[name].host if name in brokers else name, name)
+    return list(first.values())
 
 
 def spread(placed: PlacementSet, brokers: Mapping[str, PlacementBroker]) -> Sequence[Ranked]:
@@ -112,7 +137,8 @@ class Ranking(NamedTuple):
 
 
 def rank(placement: Placement, placed: PlacementSet, brokers: Mapping[str, PlacementBroker]) -> Ranking:
-    """Ask it, and `spread` if that comes to nothing."""
+    """Ask it, and `spread` if that comes to nothing, about those brokers that `apart` leaves."""
+    brokers = apart(placed.replicas, brokers)
     try:
         ranked = tuple(placement(placed, dict(brokers)))
         problem = _why_nonsense(ranked, placed, brokers)

@@ -6,6 +6,7 @@ there is no queue without an entry, whoever dies in between. See `cluster.direct
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.context import ControllerContext
@@ -253,14 +254,16 @@ class QueueDirectory:
         if entry.is_group:
             self._check_group(entry)
         for broker in dict.fromkeys([*entry.replicas, *([entry.preferred] if entry.preferred else [])]):
-            self.check_open(broker)
+            self.check_open(broker, entry.replicas)
         if entry.replicas and entry.preferred and entry.preferred not in entry.replicas:
             raise ClusterRefusal(f"{entry.preferred} should lead {name}, and is to have no replica of it")
         if len(set(entry.replicas)) != len(entry.replicas):
             raise ClusterRefusal(f"a broker has at most one replica of {name}")
         most = max(entry.min_replicas, entry.min_in_sync)
-        if most > len(brokers):
-            raise ClusterRefusal(f"{name} wants {most} replicas, and there are {len(brokers)} brokers")
+        machines = len({broker.place.machine for broker in brokers.values()})
+        if most > machines:
+            there = f"{machines} brokers" if machines == len(brokers) else f"{machines} machines"
+            raise ClusterRefusal(f"{name} wants {most} replicas, and there are {there}")
         if not entry.replicas:
             first = (entry.preferred,) if entry.preferred else ()
             wanted = self._keeper.wanted(entry).number
@@ -291,8 +294,8 @@ class QueueDirectory:
             f" {wanted.strategy}`, and queues in that; `qpid-ha queue export` and `queue import` take messages there"
         )
 
-    def check_open(self, broker: str) -> None:
-        """Whether it can have another replica. Raises ClusterRefusal."""
+    def check_open(self, broker: str, beside: Iterable[str] = ()) -> None:
+        """Whether it can have another replica, `beside` those of a set that stay. Raises ClusterRefusal."""
         there = self._ctx.draft.brokers.get(broker)
         if there is None:
             brokers = ", ".join(sorted(self._ctx.draft.brokers))
@@ -301,6 +304,12 @@ class QueueDirectory:
             raise ClusterRefusal(f"{broker} is being drained: `qpid-ha undrain {broker}` lets it have replicas again")
         if not self._ctx.is_up(broker):
             raise ClusterRefusal(f"{broker} is away: start it, or choose another one")
+        entries = [self._ctx.draft.brokers[name] for name in beside if name in self._ctx.draft.brokers]
+        for other in entries:
+            if other.name != broker and other.place.machine == there.place.machine:
+                raise ClusterRefusal(
+                    f"{broker} is on the machine of {other.name}, which has a replica: choose another machine"
+                )
 
 
 def _check_strategy(entry: SetEntry, asked: Arguments) -> None:

@@ -12,6 +12,7 @@ What follows from a check of one set (`check`); all that apply, in this order:
 | too few count, and who is open has an earlier replica yet | wait | what it says of that one would count for the next |
 | too few count, and all open brokers have their additions | wait | a failure does not start everything at once |
 | too few count, and no broker is open | say so | one that joins has it looked at again |
+| two that count are on one machine | one of them is to leave | what fails together is one copy |
 | one is on a draining broker, or on one that is of the cluster no more | it is to leave | an operator said so |
 | one has failed where it is, and enough are in sync | it is to leave | it was made up for |
 | one is on a broker that is away for too long, and enough are in sync | it is to leave | it was made up for |
@@ -22,6 +23,7 @@ What follows from a check of one set (`check`); all that apply, in this order:
 A replica *counts* unless it is to leave, its broker is draining, is away for longer than the recovery interval, or
 cannot have it: a store that cannot be opened or written does not come back by itself, so nobody waits for it. Of a
 set that nobody has led yet, a replica on a broker that is away does not count: there is nothing to come back for.
+Of two on one machine one counts: that of who leads or should, else one that is in sync.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster.messages import ControllerSettings
-from qpid_ha_broker.cluster.placement import Placement, PlacementBroker, PlacementSet, rank
+from qpid_ha_broker.cluster.placement import Placement, PlacementBroker, PlacementSet, one_a_machine, rank
 from qpid_ha_broker.cluster_map import SetEntry
 
 
@@ -80,9 +82,10 @@ class ReplicaDecision(NamedTuple):
 
 
 def wanted_replicas(
-    entry: SetEntry, policies: tuple[tuple[str, int], ...], settings: ControllerSettings, brokers: int
+    entry: SetEntry, policies: tuple[tuple[str, int], ...], settings: ControllerSettings, brokers: int, machines: int
 ) -> WantedReplicas:
-    """The set's own number, else the first policy that matches, else the default; never more than there are brokers."""
+    """The set's own number, else the first policy that matches, else the default; never more than there are machines
+    with brokers."""
     matching = next((policy for policy in (*policies, *settings.policies) if fnmatchcase(entry.name, policy[0])), None)
     if entry.min_replicas:
         wanted = WantedReplicas(entry.min_replicas, "the set's own")
@@ -90,9 +93,10 @@ def wanted_replicas(
         wanted = WantedReplicas(matching[1], f"policy {matching[0]}")
     else:
         wanted = WantedReplicas(settings.min_replicas, "ha.min-replicas")
-    if wanted.number <= brokers:
+    if wanted.number <= machines:
         return wanted
-    return WantedReplicas(max(brokers, 1), f"{wanted.why} says {wanted.number}, and there are {brokers} brokers")
+    there = f"{brokers} brokers" if machines == brokers else f"{brokers} brokers on {machines} machines"
+    return WantedReplicas(max(machines, 1), f"{wanted.why} says {wanted.number}, and there are {there}")
 
 
 class _Check:
@@ -130,13 +134,22 @@ class _Check:
     def counted(self) -> list[str]:
         here = [name for name in self.replicas if name not in self.leaving]
         lost = [name for name in here if self.is_away(name) or self.is_draining(name) or name in self.failed]
-        return [name for name in here if name not in lost]
+        whole = [name for name in here if name not in lost]
+        first = one_a_machine(sorted(whole, key=self._standing), self.brokers)
+        return [name for name in whole if name in first]
+
+    def _standing(self, name: str) -> tuple[bool, bool, bool]:
+        """Of two on one machine the one with the lower stays."""
+        record, is_group = self.entry.record, self.entry.is_group
+        return is_group or name != record.primary, name != self.entry.preferred, name not in record.members
 
     def make_up(self, placement: Placement, size_bytes: int) -> None:
         """Have enough that count."""
         while len(self.counted()) < self.wanted:
             whole = [name for name in self.leaving if name in self.brokers and name not in self.failed]
-            back = next((name for name in whole if self.brokers[name].is_open), None)
+            hosts = {self.brokers[name].host for name in self.counted()}
+            open_ones = [name for name in whole if self.brokers[name].is_open]
+            back = next((name for name in open_ones if self.brokers[name].host not in hosts), None)
             if back is not None:
                 self.leaving.remove(back)
                 self.act(ReplicaStep.KEEP, back, "it is needed again")
@@ -177,6 +190,7 @@ class _Check:
 
     def send_away(self) -> None:
         """Have those leave that are made up for, or shall not be there."""
+        counted = {self.brokers[name].host: name for name in self.counted()}
         for name in self.replicas:
             if name in self.leaving:
                 continue
@@ -188,6 +202,8 @@ class _Check:
                     self._leave(name, f"it has failed ({self.failed[name]}), and is made up for")
             elif self.is_away(name) and self.is_led and len(self.in_sync_without(name)) >= self.wanted:
                 self._leave(name, f"it has been away for {self.brokers[name].away_s:.0f} s, and is made up for")
+            elif (there := counted.get(self.brokers[name].host, name)) != name and not self.is_away(name):
+                self._leave(name, f"{there} has one, and is on the same machine")
 
     def in_sync_without(self, name: str) -> list[str]:
         """The rest of the in-sync set: who is up and stays."""
@@ -211,8 +227,8 @@ class _Check:
     def remove(self) -> None:
         """Those that leave, once the rest is enough."""
         record = self.entry.record
-        open_brokers = sum(not broker.draining for broker in self.brokers.values())
-        enough = max(1, min(self.wanted, open_brokers))
+        open_machines = {broker.host for broker in self.brokers.values() if not broker.draining}
+        enough = max(1, min(self.wanted, len(open_machines)))
         for name in list(self.leaving):
             rest = self.in_sync_without(name)
             if not record.generation and len(self.replicas) > 1 and name != record.primary:

@@ -11,10 +11,12 @@ of these that applies:
 1. One that left is level again, and it is not recorded that it left: it joins. As long as that is not recorded, nothing
    is committed without it, and the coordinator may be away for long. One that left by 3 is level all the time: it joins
    only when its leaving was not recorded within RECORD_WAIT_S, or it would join, and leave, at every tick.
-2. More are in sync than the limit says, and one of them is missing, or has not caught up, or a change of the set is not
-   recorded: nothing. A set that may be smaller than it says does not become smaller still.
-3. More are: one leaves; one that is being drained, else of a zone of which another one is, else who is furthest behind.
-4. As many are, or nobody else is level: nothing.
+2. More are in sync than the limit says, or two on one machine, and one of them is missing, or has not caught up, or a
+   change of the set is not recorded: nothing. A set that may be smaller than it says does not become smaller still.
+3. More are: one leaves; one on the machine of another one, else one that is being drained, else of a zone of which
+   another one is, else who is furthest behind. With two on one machine one of them leaves in any case, unless fewer
+   would be in sync than `ha.min-in-sync` wants.
+4. As many are, or nobody else is level who is on a machine where nobody is in sync: nothing.
 5. Fewer are than `ha.min-in-sync` wants: the best joins, because publishers wait for it.
 6. The best is of a zone of which nobody is in sync: it joins. What fails together must not be all that there is.
 7. A broker of such a zone is up, and somebody has been missing for less than a second: nothing. It may come.
@@ -25,6 +27,7 @@ The best: not being drained, of a zone of which nobody is in sync, least behind.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -49,6 +52,8 @@ class FollowerStanding(NamedTuple):
     is_level: bool = True
     lag: int = 0
     """Events that it has not acknowledged."""
+    machine: str = ""
+    """Whose worker it is; empty: not known, and then it shares its machine with nobody."""
 
 
 class InSyncView(NamedTuple):
@@ -70,6 +75,7 @@ class InSyncView(NamedTuple):
     awaited: frozenset[str] = frozenset()
     """Who has left, without whom nothing is committed before that is recorded. Not those whose leaving was decided here
     a moment ago."""
+    primary_machine: str = ""
 
 
 class Admit(NamedTuple):
@@ -92,10 +98,11 @@ def next_change(view: InSyncView) -> Admit | Release | None:
     back = [each.name for each in view.others if each.is_level and each.name in view.awaited]
     if back:
         return Admit(back[0], "it is back, and is waited for as long as it is not recorded that it left")
-    if size > view.limit:
+    machines = Counter(name for name in (view.primary_machine, *(each.machine for each in view.members)) if name)
+    if size > view.limit or (size > view.min_in_sync and machines.total() > len(machines)):
         is_whole = view.is_settled and all(each.is_level for each in view.members)
-        return _release(view) if is_whole else None
-    level = [each for each in view.others if each.is_level]
+        return _release(view, machines) if is_whole else None
+    level = [each for each in view.others if each.is_level and not machines[each.machine]]
     if size == view.limit or not level:
         return None
     zones = {view.primary_zone, *(each.zone for each in view.members)} | {""}
@@ -110,11 +117,16 @@ def next_change(view: InSyncView) -> Admit | Release | None:
     return Admit(best.name, f"{size} of {view.limit} are in sync")
 
 
-def _release(view: InSyncView) -> Release:
-    zones = [view.primary_zone, *(each.zone for each in view.members)]
-    last = max(view.members, key=lambda each: (each.is_draining, zones.count(each.zone), each.lag, each.name))
-    why = f"{1 + len(view.members)} are in sync, and {view.limit} are enough (ha.default-replicas)"
-    return Release(last.name, why)
+def _release(view: InSyncView, machines: Counter[str]) -> Release:
+    zones = Counter([view.primary_zone, *(each.zone for each in view.members)])
+
+    def badness(each: FollowerStanding) -> tuple[object, ...]:
+        return machines[each.machine] > 1, each.is_draining, zones[each.zone], each.lag, each.name
+
+    last = max(view.members, key=badness)
+    if machines[last.machine] > 1:
+        return Release(last.name, f"another broker of machine {last.machine} is in sync")
+    return Release(last.name, f"{1 + len(view.members)} are in sync, and {view.limit} are enough (ha.default-replicas)")
 
 
 class LimitedInSync:
@@ -162,10 +174,11 @@ class LimitedInSync:
                 is_level = is_level and (1 + len(members) < self._in_sync.least or name in awaited)
             return FollowerStanding(
                 name,
-                "" if broker is None else broker.zone,
+                "" if broker is None else broker.place.zone,
                 broker is not None and broker.draining,
                 is_level,
                 0 if backup is None else last_lsn - backup.acknowledged,
+                "" if broker is None else broker.place.machine,
             )
 
         own = brokers.get(settings.name)
@@ -173,13 +186,14 @@ class LimitedInSync:
             InSyncView(
                 limit=limit,
                 min_in_sync=self._in_sync.least,
-                primary_zone="" if own is None else own.zone,
+                primary_zone="" if own is None else own.place.zone,
                 members=tuple(map(standing, sorted(members))),
                 others=tuple(map(standing, sorted(backups.keys() - members))),
                 is_settled=is_settled,
-                zones_up=frozenset(each.zone for each in brokers.values() if each.up and not each.draining),
+                zones_up=frozenset(each.place.zone for each in brokers.values() if each.up and not each.draining),
                 short_for_s=0.0 if self._short_since_s is None else self._ctx.clock_s - self._short_since_s,
                 awaited=awaited,
+                primary_machine="" if own is None else own.place.machine,
             )
         )
 
@@ -205,13 +219,23 @@ class LimitedInSync:
 
     def tell(self) -> None:
         """Say to whoever is level, and is not to join, that it observes."""
-        limit = self.limit
-        if not limit or len(self._in_sync.members) < limit:
+        limit, members = self.limit, self._in_sync.members
+        if not limit:
             return
+        is_full = len(members) >= limit
+        beside = {self._machine(name) for name in members} - {""}
         for backup in self._links.values():
-            if backup.is_level and not (backup.observes or backup.awaits_peer_check or backup.name in self._in_sync):
-                members = ", ".join(self._in_sync.members)
-                self.observes(backup, f"{members} are in sync, and {limit} are enough (ha.default-replicas)")
+            if not backup.is_level or backup.observes or backup.awaits_peer_check or backup.name in self._in_sync:
+                continue
+            if is_full:
+                enough = f"{', '.join(members)} are in sync, and {limit} are enough (ha.default-replicas)"
+                self.observes(backup, enough)
+            elif (machine := self._machine(backup.name)) in beside:
+                self.observes(backup, f"another broker of machine {machine} is in sync")
+
+    def _machine(self, name: str) -> str:
+        broker = self._ctx.resource_set.state.map.brokers.get(name)
+        return "" if broker is None else broker.place.machine
 
     def observes(self, backup: BackupLink, why: str) -> None:
         """It is not waited for from now on."""

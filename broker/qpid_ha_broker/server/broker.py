@@ -247,7 +247,8 @@ class Broker:
     async def _listen(self) -> None:
         for address in self._settings.listen:
             engines = self.files.engines.for_listener(address)
-            await self._listeners.listen(address, partial(ClientProtocol, self, engines))
+            is_shared = self._settings.workers.is_shared(address)
+            await self._listeners.listen(address, partial(ClientProtocol, self, engines), is_shared=is_shared)
 
     async def stop(self) -> None:
         """Settle what can be settled, tell every client, and wait for them at most `stop-timeout`.

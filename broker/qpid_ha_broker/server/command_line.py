@@ -29,7 +29,7 @@ from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_broker.server.runtime.tls import listener_context
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
-from qpid_ha_config.loading import certificate_problems, load_access, load_settings
+from qpid_ha_config.loading import certificate_problems, load_access, load_each, load_settings
 from qpid_ha_config.settings import BrokerSettings
 
 log = logging.getLogger("broker")
@@ -72,18 +72,23 @@ def main(
         flags[key] = value
     given = {key: value for key, value in flags.items() if value is not None}
     try:
-        loaded = load_settings(config, given, os.environ)
         if check:
-            for problem in look_before_start(loaded, time.time()):
-                raise problem
-            click.echo(f"qpidd: the settings of {loaded.name} can be used")
-            for warning in warnings_of(loaded):
-                click.echo(f"qpidd: {warning}", err=True)
+            for loaded in load_each(config, given, os.environ):
+                _check(loaded)
         else:
+            loaded = load_settings(config, given, os.environ)
             run(loaded, partial(load_access, config, given, os.environ))
     except (SettingsError, OSError, ControlError, BrokerFailed, StoreError) as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)
+
+
+def _check(settings: BrokerSettings) -> None:
+    for problem in look_before_start(settings, time.time()):
+        raise problem
+    click.echo(f"qpidd: the settings of {settings.name} can be used")
+    for warning in warnings_of(settings):
+        click.echo(f"qpidd: {warning}", err=True)
 
 
 def look_before_start(settings: BrokerSettings, now_s: float) -> list[SettingsError]:

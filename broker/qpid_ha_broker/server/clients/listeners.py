@@ -52,14 +52,18 @@ class Listeners:
         self._paused: dict[_Place, asyncio.TimerHandle] = {}
         self._attaching: set[asyncio.Task[None]] = set()
 
-    async def listen(self, address: Address, make_protocol: Callable[[], ClientProtocol]) -> None:
-        """Accept at `address`. Raises SettingsError."""
+    async def listen(
+        self, address: Address, make_protocol: Callable[[], ClientProtocol], *, is_shared: bool = False
+    ) -> None:
+        """Accept at `address`. `is_shared`: other processes of this user listen there, too, and the kernel gives each
+        of them some of the connections. Raises SettingsError."""
         loop = asyncio.get_running_loop()
         try:
             flags, kind = socket.AI_PASSIVE, socket.SOCK_STREAM
             infos = await loop.getaddrinfo(address.host, address.port, type=kind, flags=flags)
             bindable = dict.fromkeys((family, bound) for family, _, _, _, bound in infos)
-            places = [_Place(listening_socket(family, bound), make_protocol) for family, bound in bindable]
+            sockets = [listening_socket(family, bound, is_shared=is_shared) for family, bound in bindable]
+            places = [_Place(listening, make_protocol) for listening in sockets]
         except OSError as error:
             raise SettingsError("listen", f"{address}: {error.strerror or error}; is it in use?") from error
         self._places += places
@@ -155,11 +159,14 @@ class Listeners:
         asyncio.get_running_loop().add_reader(place.socket, self._accept, place)
 
 
-def listening_socket(family: int, bound: tuple[object, ...]) -> socket.socket:
-    """A socket that listens at one address of the machine. Raises OSError."""
+def listening_socket(family: int, bound: tuple[object, ...], *, is_shared: bool = False) -> socket.socket:
+    """A socket that listens at one address of the machine; `is_shared`: beside others of this user that say the same of
+    theirs. Raises OSError. Source: Linux, socket(7), SO_REUSEPORT."""
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.setblocking(False)

@@ -33,7 +33,8 @@ class BrokerAddresses:
 
 def who_serves(cluster_map: ClusterMap, entry: SetEntry, own: str, *, others_only: bool = False) -> str:
     """The broker to which clients of a set are to go from broker `own`: its primary; of a group, where each member
-    serves, `own` if it is one, then one that is up in its zone, then any that is. Empty: nobody is known to serve.
+    serves, `own` if it is one, then one that is up on its machine, then in its zone, then any that is. Empty: nobody is
+    known to serve.
 
     `others_only`: not `own`, which has just said that it does not.
     """
@@ -44,5 +45,9 @@ def who_serves(cluster_map: ClusterMap, entry: SetEntry, own: str, *, others_onl
     if own in up and not others_only:
         return own
     others = [name for name in up if name != own]
-    near = [name for name in others if here is not None and brokers[name].zone == here.zone]
-    return next(iter(near or others), "")
+    if here is not None:
+        place = here.place
+        others.sort(
+            key=lambda name: (brokers[name].place.machine != place.machine, brokers[name].place.zone != place.zone)
+        )
+    return next(iter(others), "")

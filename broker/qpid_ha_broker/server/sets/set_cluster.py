@@ -19,7 +19,7 @@ from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.cluster.control_frames import Ordered, RecordTold
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderDeletion, OrderKind
-from qpid_ha_broker.cluster_map import Changes, SetEntry
+from qpid_ha_broker.cluster_map import BrokerPlace, Changes, SetEntry
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.effects import (
@@ -469,6 +469,12 @@ def controller_settings(settings: BrokerSettings) -> ControllerSettings:
     )
 
 
+def place_of(settings: BrokerSettings) -> str:
+    """What a broker says of what it fails together with."""
+    zone, machine = settings.replicas.zone or "", settings.workers.machine_of(settings.name)
+    return BrokerPlace(zone, machine).text if machine else zone
+
+
 def make_set_cluster(broker: SetClusterHost, storage: Storage | None, due: DueParties) -> SetCluster:
     """The part of `broker`, which is a member of `default`, whose store is on `storage`. Raises SettingsError."""
     settings = broker.current()
@@ -478,7 +484,7 @@ def make_set_cluster(broker: SetClusterHost, storage: Storage | None, due: DuePa
         instance=broker.membership.member.settings.instance,
         address="",
         clients_url="",
-        zone=settings.replicas.zone or "",
+        zone=place_of(settings),
         version=__version__,
     )
     dialler = Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault))
