@@ -106,12 +106,14 @@ class OcfAgent:
         self._virtual_ip.take_down()
         self._remember(is_started=True, failure="")
         self._tell(lambda: self._scores.refresh(sight, always=True))
-        self.ensure_watch()
+        self.ensure_companions()
         return OcfCode.SUCCESS
 
     def stop(self) -> OcfCode:
         """No broker, no virtual IP, no score; whatever the configuration says by now, because a stop that fails is
         a reason to fence the machine."""
+        from qpid_ha_agent.pacemaker.companions import end_server
+
         self._note_stop()
         service, limit_s = self._running_service(), self._hasty_limit_s("stop_timeout")
         try:
@@ -120,6 +122,7 @@ class OcfAgent:
             return self._failed(failure)
         self._virtual_ip.take_down()
         self._tell(self._say_nothing)
+        self._tell(lambda: end_server(self._memory))
         self._inform(f"the broker is stopped: {how}")
         return OcfCode.SUCCESS
 
@@ -147,7 +150,7 @@ class OcfAgent:
         self._tell(lambda: self._controller.come_back(sight))
         if self._is_probe():  # somebody has cleaned up
             self._tell(self._forget_failure)
-        self.ensure_watch()
+        self.ensure_companions()
         return code
 
     def promote(self) -> OcfCode:
@@ -184,7 +187,7 @@ class OcfAgent:
         self._remember(is_forced=False, handed_over="", refused_at_s=0.0)
         self._tell(lambda: self._scores.refresh(sight))
         self._tell_gone(self._rivals.absent_nodes(), "Pacemaker has stopped it, or fenced its node")
-        self.ensure_watch()
+        self.ensure_companions()
         return OcfCode.SUCCESS
 
     def demote(self) -> OcfCode:
@@ -275,10 +278,10 @@ class OcfAgent:
 
         A wrong one is said, and its default is used: a failure would make Pacemaker restart the broker.
         """
-        from qpid_ha_agent.pacemaker.one_watch import end_watch
+        from qpid_ha_agent.pacemaker.companions import watch_of
 
-        end_watch(self._memory)
-        self.ensure_watch()
+        watch_of(self._memory).end()
+        self.ensure_companions()
         return OcfCode.SUCCESS
 
     # --- monitoring
@@ -478,16 +481,21 @@ class OcfAgent:
 
     # --- surroundings
 
-    def ensure_watch(self) -> None:
-        """One watcher, if it is wanted, and Pacemaker is there to hear it."""
-        from qpid_ha_agent.pacemaker.one_watch import start_watch
+    def ensure_companions(self) -> None:
+        """A watcher and an action server, if they are wanted, and Pacemaker is there for them."""
+        from qpid_ha_agent.pacemaker.companions import end_server, start_server, watch_of
 
-        if not self._parameters.watch or f"{META}timeout" not in self._environment:
+        if f"{META}timeout" not in self._environment:
             return
         try:
-            start_watch(self._memory, self._control_socket, self._parameters.hang_timeout_s)
+            if self._parameters.watch:
+                watch_of(self._memory).start(str(self._control_socket), str(self._parameters.hang_timeout_s))
         except OSError as error:
             self._inform(f"nobody watches the broker but the monitors: {error}")
+        try:
+            (start_server if self._parameters.action_server else end_server)(self._memory)
+        except OSError as error:
+            self._inform(f"each action takes a process that begins anew: {error}")
 
     def _running_service(self) -> Service | None:
         """Enough to find the broker and talk with it; None: it never was here.

@@ -22,7 +22,7 @@ from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, find
 from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
-from qpid_ha_agent.pacemaker.one_watch import lock_of
+from qpid_ha_agent.pacemaker.companions import watch_of
 from qpid_ha_agent.pacemaker.scores import FALL_AFTER_S
 from qpid_ha_agent.sight import Life, Sight, who_answers
 
@@ -142,11 +142,9 @@ def main(arguments: list[str]) -> int:
 
     resource, control_socket, hang_timeout_s = arguments[0], Path(arguments[1]), float(arguments[2])
     memory = MemoryFile(resource, state_directory())
-    lock = lock_of(memory)
+    lock = watch_of(memory).be_it()
     if lock is None:
         return 0
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     agent = OcfAgent(read_parameters())
     agent.open_log()
     try:
