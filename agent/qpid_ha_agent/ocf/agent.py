@@ -24,6 +24,7 @@ from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreach
 from qpid_ha_agent.pacemaker.controller_notices import ControllerNotices, has_many_sets
 from qpid_ha_agent.pacemaker.election import MakeWay
 from qpid_ha_agent.pacemaker.hindrance import Hindrance
+from qpid_ha_agent.pacemaker.positions import Positions
 from qpid_ha_agent.pacemaker.rivals import Rivals
 from qpid_ha_agent.pacemaker.scores import Scores, cannot_write, is_held_back, needs_company, should_make_way
 from qpid_ha_agent.service import Service, read_configured
@@ -67,6 +68,10 @@ class OcfAgent:
     @cached_property
     def _rivals(self) -> Rivals:
         return Rivals(lambda: self._cluster, self._environment)
+
+    @cached_property
+    def _positions(self) -> Positions:
+        return Positions(lambda: self._cluster, self._memory)
 
     @cached_property
     def _hindrance(self) -> Hindrance:
@@ -225,9 +230,9 @@ class OcfAgent:
         send each other ahead for ever."""
         sight, memory = self._look(), self._memory.read()
         if sight.life is Life.ANSWERS and not sight.is_loading and not is_held_back(sight, memory):
-            self._tell(lambda: self._rivals.publish(sight, memory.handed_over))
+            self._tell(lambda: self._positions.tell(sight))
         else:
-            self._tell(lambda: self._rivals.take_back())
+            self._tell(self._positions.take_back)
 
     def _drop_stopped(self) -> None:
         """A backup that Pacemaker has stopped, or whose node it has fenced, need not be waited for. Without this a
@@ -423,6 +428,7 @@ class OcfAgent:
         Nor do those who come back behind a primary wait for its next monitor: they may have been cut off when the
         virtual IP moved, and clients with them.
         """
+        self._tell(lambda: self._positions.expect(sight, was_primary=bool(self._last_members)))
         members = frozenset(sight.names("members")) if sight.is_primary else frozenset()
         if members - self._last_members and self._last_members:
             self._tell(self._virtual_ip.announce)
@@ -453,6 +459,7 @@ class OcfAgent:
     def rule_out(self) -> None:
         """Another one shall be promoted, now. Raises ClusterUnreachable, OSError."""
         self._scores.rule_out()
+        self._tell(self._positions.take_back)
 
     def report_failure(self) -> None:
         """This one shall be recovered. Raises ClusterUnreachable, OSError."""
@@ -529,7 +536,7 @@ class OcfAgent:
         """Neither a score nor a position of a broker that is not there. Raises ClusterUnreachable, OSError."""
         self._scores.drop()
         self._hindrance.drop()
-        self._rivals.take_back()
+        self._positions.take_back()
 
     def _limit_s(self, name: str) -> float:
         """Of an action with a parameter. Raises Invalid when Pacemaker gives it no time at all."""
