@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
@@ -18,6 +18,8 @@ from qpid_ha_agent.ocf.codes import OcfCode, exit_reason
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.ocf.parameters import Parameters
 from qpid_ha_agent.ocf.patience import Limit, Patience
+from qpid_ha_agent.ocf.probe_ahead import ProbeAhead
+from qpid_ha_agent.ocf.record_reader import RecordReader
 from qpid_ha_agent.ocf.starting import is_starting
 from qpid_ha_agent.ocf.validation import Invalid, check_everywhere, check_here, service_of
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
@@ -27,12 +29,9 @@ from qpid_ha_agent.pacemaker.hindrance import Hindrance
 from qpid_ha_agent.pacemaker.positions import Positions
 from qpid_ha_agent.pacemaker.rivals import Rivals
 from qpid_ha_agent.pacemaker.scores import Scores, cannot_write, is_held_back, needs_company, should_make_way
-from qpid_ha_agent.service import Service, read_configured
+from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, await_company, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpInUse, VirtualIpProblem
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 META = "OCF_RESKEY_CRM_meta_"
 PROMOTED = ("Promoted", "Master")
@@ -62,8 +61,12 @@ class OcfAgent:
         return ClusterAttributes(self.resource, local_node(self._environment))
 
     @cached_property
+    def _record(self) -> RecordReader:
+        return RecordReader(Path(self._parameters.config), self._inform)
+
+    @cached_property
     def _scores(self) -> Scores:
-        return Scores(self._cluster, self._memory, self._is_first_start, self._record)
+        return Scores(self._cluster, self._memory, self._record.is_first_start, self._record.read)
 
     @cached_property
     def _rivals(self) -> Rivals:
@@ -75,7 +78,7 @@ class OcfAgent:
 
     @cached_property
     def _hindrance(self) -> Hindrance:
-        return Hindrance(self._cluster, self._memory, self._record)
+        return Hindrance(self._cluster, self._memory, self._record.read)
 
     @cached_property
     def _controller(self) -> ControllerNotices:
@@ -160,7 +163,7 @@ class OcfAgent:
 
     def promote(self) -> OcfCode:
         """A primary, with the virtual IP; or the sentence that says why another one shall be it."""
-        self._virtual_ip.prepare()
+        self._virtual_ip.prepare(ProbeAhead(self._memory).has_found_it_free)
         sight = self._look()
         if sight.is_loading:
             self._tell(lambda: self._scores.refresh(sight, always=True))
@@ -226,8 +229,10 @@ class OcfAgent:
         return OcfCode.SUCCESS
 
     def _publish_position(self) -> None:
-        """Tell everybody how far this broker is. Nobody shall make way for one that has just been refused: two could
+        """Tell everybody how far this broker is; who is about to be promoted also asks for the virtual IP. Nobody shall make way for one that has just been refused: two could
         send each other ahead for ever."""
+        if self._virtual_ip.is_wanted and self._rivals.is_chosen_node(self._environment.get(f"{META}on_node", "")):
+            self._tell(lambda: ProbeAhead(self._memory).begin(self._virtual_ip.answers_nowhere))
         sight, memory = self._look(), self._memory.read()
         if sight.life is Life.ANSWERS and not sight.is_loading and not is_held_back(sight, memory):
             self._tell(lambda: self._positions.tell(sight))
@@ -322,7 +327,7 @@ class OcfAgent:
 
     def _promoted(self, sight: Sight) -> OcfCode:
         try:
-            if repaired := self._virtual_ip.repair(lambda: self._is_recorded(sight)):
+            if repaired := self._virtual_ip.repair(lambda: self._record.names(sight)):
                 self._inform(repaired)
         except VirtualIpInUse as problem:  # no other primary would have it either
             return self._no(OcfCode.DEGRADED_PROMOTED, str(problem))
@@ -389,36 +394,6 @@ class OcfAgent:
             if failure.trouble is Trouble.REFUSED:
                 self._remember(may_lead=False)
             raise
-
-    def _is_first_start(self) -> bool:
-        """Nobody ever confirmed anything, as far as the cluster's record goes."""
-        record = self._read_record()
-        return record is not None and record.generation == 0
-
-    def _is_recorded(self, sight: Sight) -> bool | None:
-        """Whether the record names this broker as primary; None when it cannot be read."""
-        record = self._record()
-        return None if record is None else record.primary == sight.status.get("name")
-
-    def _record(self) -> ClusterRecord | None:
-        """None when it cannot be read, or there is no coordinator to keep one."""
-        return self._read_record(of_none=False)
-
-    def _read_record(self, *, of_none: bool = True) -> ClusterRecord | None:
-        """None when it cannot be read; the log says why. `of_none`: an empty one where there is no coordinator."""
-        from qpid_ha_broker.coordination.coordinator import CoordinatorError
-        from qpid_ha_broker.coordination.registry import open_coordinator
-        from qpid_ha_config.errors import SettingsError
-
-        try:
-            settings = read_configured(Path(self._parameters.config), {}).coordinator
-            if settings.url.is_none and not of_none:
-                return None
-            with contextlib.closing(open_coordinator(settings)) as coordinator:
-                return coordinator.read()
-        except (SettingsError, CoordinatorError) as error:
-            self._inform(f"cannot tell what was confirmed, and by whom: {error}")
-            return None
 
     # --- for the watcher
 

@@ -53,6 +53,10 @@ class Rivals:
         """On which there is no broker any more, after a notification of a stop, and none is about to be."""
         return self._nodes("stop") - self._nodes("start")
 
+    def is_chosen_node(self, node: str) -> bool:
+        """Whether the promotion that follows this notification is there."""
+        return node in self._nodes("promote")
+
     def absent_nodes(self) -> set[str]:
         """Of the cluster's nodes those on which there is no broker, and none is about to be, before a promotion."""
         return (self._nodes("all") | self._nodes("stop")) - self.running_nodes()
