@@ -26,11 +26,11 @@ def ask(path: str, action: str) -> "int | None":
     connection.settimeout(TAKEN_S)
     try:
         connection.connect(path)
-        connection.sendmsg([b"\0".join(words)], [(SOL_SOCKET, SCM_RIGHTS, descriptors)])
+        connection.send(b"\0".join(words))
         if connection.recv(1) != READY:
             return None
         connection.settimeout(None)
-        connection.send(GO)
+        connection.sendmsg([GO], [(SOL_SOCKET, SCM_RIGHTS, descriptors)])
         code = connection.recv(16)
     except TimeoutError:
         connection.close()

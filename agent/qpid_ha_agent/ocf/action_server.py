@@ -9,14 +9,15 @@ The promise: an action that is asked for is carried out by one process at a time
 steps, on a connection of whole messages:
 
     client                                  server, and the process that it forks
-    action, environment, its output   --->  is forked
+    action, environment               --->  is forked
                                       <---  READY: it lives, and has not begun
-    GO                                --->  runs the action
+    GO, its output                    --->  runs the action
                                       <---  the exit code
 
 1. No READY within `TAKEN_S`: the server is stopped, or the machine is. The client hangs up, so there is no GO, and what
    is forked later ends at once. The client removes the socket, so that nobody else waits; a later monitor ends a server
-   without one (`companions.start_server`).
+   without one (`companions.start_server`). The output goes with GO: what waits for a server that is stopped would keep
+   it open, and who reads the action's words would wait for more.
 2. The server dies after READY: the process that it has forked does not notice, and answers.
 3. That process dies before it answers: the connection ends, because nobody else has it. The client does the action
    itself; each is safe to repeat (`actions.py`).
@@ -31,7 +32,6 @@ reason to fence the machine; and it ends the server.
 
 from __future__ import annotations
 
-import array
 import gc
 import os
 import select
@@ -42,7 +42,7 @@ import threading
 from pathlib import Path
 
 from qpid_ha_agent.ocf import action_client
-from qpid_ha_agent.ocf.action_client import GO, MOST_BYTES, READY
+from qpid_ha_agent.ocf.action_client import GO, MOST_BYTES, OUTPUT, READY
 from qpid_ha_agent.ocf.main import run_action
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.pacemaker.companions import client_file_of, server_of, socket_of
@@ -138,18 +138,14 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _answer(connection: socket.socket) -> int:
-    rights = array.array("i")
-    room = socket.CMSG_SPACE(2 * rights.itemsize)
-    request, ancillary, _flags, _address = connection.recvmsg(MOST_BYTES, room)
-    for _level, _kind, data in ancillary:
-        rights.frombytes(data)
-    action, *pairs = (os.fsdecode(word) for word in request.split(b"\0"))
-    if action not in SERVED or len(rights) != 2:
+    action, *pairs = (os.fsdecode(word) for word in connection.recv(MOST_BYTES).split(b"\0"))
+    if action not in SERVED:
         os._exit(_NOBODY_DID_IT)
     connection.send(READY)
-    if connection.recv(1) != GO:
+    go, descriptors, _flags, _address = socket.recv_fds(connection, 1, len(OUTPUT))
+    if go != GO or len(descriptors) != len(OUTPUT):
         os._exit(_NOBODY_DID_IT)
-    for number, descriptor in enumerate(rights, start=1):
+    for number, descriptor in zip(OUTPUT, descriptors, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.environ.clear()
