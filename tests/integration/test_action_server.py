@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 import qpid_ha_agent
+from child_process import child_process
 from ocf_resource import IN_SYNC, PRIMARY
 from polling import wait_until
 from qpid_ha_agent import actions
@@ -34,7 +35,7 @@ from scripted_pacemaker import NODE, ScriptedPacemaker
 
 SCRIPT = Path(__file__).parents[2] / "ocf" / "qpid-ha"
 TIMEOUT_S = 20.0
-HANG_TIMEOUT_S = 2.0
+HANG_TIMEOUT_S, LONG_S = 2.0, 10.0
 PLAIN = "plain"
 """Said by the program that is run where no server answers."""
 
@@ -92,14 +93,16 @@ class Node:
         """Code, what the plain agent says when it is run, the log."""
         return end_of(self.begin(action, **parameters))
 
-    def begin_one_that_waits(self) -> tuple[subprocess.Popen[str], int]:
+    def begin_one_that_waits(self, hang_timeout_s: float = HANG_TIMEOUT_S) -> tuple[subprocess.Popen[str], int]:
         """A monitor of a broker that does not answer; the process that the server has forked for it."""
         self.broker.send(signal.SIGSTOP)
         before = self.server_pid
-        action = self.begin()
+        action = self.begin(hang_timeout=f"{hang_timeout_s:g}s")
         children = Path(f"/proc/{before}/task/{before}/children")
         wait_until(lambda: children.read_text(encoding="ascii").strip(), lambda: "the server has forked nothing")
         (worker,) = children.read_text(encoding="ascii").split()
+        output = Path(f"/proc/{worker}/fd/1")
+        wait_until(lambda: os.readlink(output).startswith("pipe:"), lambda: "it has not begun")
         return action, int(worker)
 
 
@@ -184,12 +187,14 @@ def test_what_carries_an_action_out_is_killed_and_the_client_does_it_itself(node
 
 def test_an_action_that_pacemaker_gives_up_ends(node: Node) -> None:
     node.serve()
-    action, worker = node.begin_one_that_waits()
+    action, worker = node.begin_one_that_waits(LONG_S)
 
     action.kill()
-
-    wait_until(lambda: not Path(f"/proc/{worker}").exists(), lambda: "it goes on, and nobody waits for it")
     action.communicate()
+
+    given_up_s = time.monotonic()
+    wait_until(lambda: not Path(f"/proc/{worker}").exists(), lambda: "it goes on, and nobody waits for it")
+    assert time.monotonic() - given_up_s < LONG_S / 2
 
 
 def test_a_server_that_hangs_costs_one_action_a_moment_and_is_replaced(
@@ -231,7 +236,7 @@ def test_one_of_an_older_version_refuses_and_ends(node: Node, tmp_path: Path) ->
     shutil.copytree(Path(qpid_ha_agent.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     path = os.pathsep.join([str(copy.parent), *sys.path])
     command = [sys.executable, "-m", "qpid_ha_agent.ocf.action_server", "broker"]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, cwd="/") as server:
+    with child_process(command, env=os.environ | {"PYTHONPATH": path}, cwd="/") as server:
         wait_until(client_file_of(node.memory).exists, lambda: "no action server listens")
         assert node.do() == (OcfCode.SUCCESS, "", "")
 
