@@ -29,6 +29,7 @@ class ProbeAhead:
 
     def begin(self, is_free: Callable[[], bool]) -> None:
         """Ask, while the caller goes on; `is_free` waits for an answer, and may raise what it likes. Raises OSError."""
+        self._memory.note(probe_pid=0, probed_free_at_s=0.0)
         pid = os.fork()
         if not pid:
             try:
