@@ -1,5 +1,5 @@
-"""The process that has loaded the agent: asked through `ocf/qpid-ha`, as Pacemaker does it; and what becomes of an action
-when it is killed, hangs, is of an older version, or is not there.
+"""The process that has loaded the agent, asked through `ocf/qpid-ha`, as Pacemaker does it; and what becomes of an
+action when it is killed, hangs, is of an older version, or is not there.
 
 The broker and Pacemaker's tools are scripted; an action that takes its time is a monitor of a broker that is stopped.
 """
@@ -53,9 +53,7 @@ class Node:
         tools.mkdir()
         agent = "import sys; from qpid_ha_agent.cli.quick import main; main()"
         program = tools / "qpid-ha-agent"
-        program.write_text(
-            f"#!/bin/sh\necho {PLAIN}\nexec {sys.executable} -c '{agent}' \"$@\"\n", encoding="utf-8"
-        )
+        program.write_text(f"#!/bin/sh\necho {PLAIN}\nexec {sys.executable} -c '{agent}' \"$@\"\n", encoding="utf-8")
         program.chmod(0o755)
         self.environment = {
             "PATH": f"{tools}:{pacemaker.path}",
@@ -102,7 +100,7 @@ class Node:
         wait_until(lambda: children.read_text(encoding="ascii").strip(), lambda: "the server has forked nothing")
         (worker,) = children.read_text(encoding="ascii").split()
         output = Path(f"/proc/{worker}/fd/1")
-        wait_until(lambda: os.readlink(output).startswith("pipe:"), lambda: "it has not begun")
+        wait_until(lambda: output.readlink().name.startswith("pipe:"), lambda: "it has not begun")
         return action, int(worker)
 
 

@@ -105,11 +105,13 @@ def processes(cluster: Cluster, machine: str) -> Processes:
     brokers = [line for line in found if _BROKER.search(line)]
     watchers = [line for line in found if _WATCHER.search(line)]
     servers = [line for line in found if _ACTION_SERVER.search(line)]
-    return Processes(brokers, watchers, servers, [line for line in found if line not in (*brokers, *watchers, *servers)])
+    others = [line for line in found if line not in (*brokers, *watchers, *servers)]
+    return Processes(brokers, watchers, servers, others)
 
 
 def _no_stray_process(cluster: Cluster, view: ClusterView) -> Iterator[str]:
-    """A broker, its watcher and its action server where Pacemaker runs one, nothing where it does not, and no action left hanging."""
+    """A broker, its watcher and its action server where Pacemaker runs one, nothing where it does not, and no action
+    left hanging."""
     active = view.promoted() + view.unpromoted()
     for machine in (*cluster.lab.members_on(), CLIENT):
         found = processes(cluster, machine)

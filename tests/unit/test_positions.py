@@ -12,7 +12,8 @@ from qpid_ha_agent.pacemaker.attributes import ClusterAttributes
 from qpid_ha_agent.pacemaker.positions import Positions
 from qpid_ha_agent.sight import Life, Sight
 
-READY = {"name": "n1", "state": "ready", "generation": 3, "epoch": 7, "lsn": 100, "members": ["n1", "n2"], "primary": "n2"}
+LEVEL = {"name": "n1", "generation": 3, "epoch": 7, "lsn": 100, "members": ["n1", "n2"]}
+READY = LEVEL | {"state": "ready", "primary": "n2"}
 LOST = READY | {"state": "connecting", "primary": None}
 AT_100 = "3:7:100:connecting:in-sync"
 

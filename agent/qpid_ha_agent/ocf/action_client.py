@@ -2,9 +2,11 @@
 
     python -I -S action_client.py SOCKET PROGRAM ACTION
 
-Pacemaker waits for this program in each action, so it imports nothing but what is built into the interpreter: 7 ms of
-processor time instead of 30.
+Pacemaker waits for this program in each action, so it imports next to nothing: with the start of the interpreter that
+takes 7 ms of processor time.
 """
+
+from __future__ import annotations
 
 import sys
 from _socket import AF_UNIX, SCM_RIGHTS, SOCK_SEQPACKET, SOL_SOCKET, socket
@@ -18,7 +20,7 @@ READY, GO = b"r", b"g"
 OUTPUT = (1, 2)
 
 
-def ask(path: str, action: str) -> "int | None":
+def ask(path: str, action: str) -> int | None:
     """The exit code of the action; None when nobody carries it out."""
     words = [action.encode(), *[name + b"=" + value for name, value in environ.items()]]
     descriptors = b"".join([number.to_bytes(4, sys.byteorder) for number in OUTPUT])
@@ -43,7 +45,7 @@ def ask(path: str, action: str) -> "int | None":
 
 def main(path: str, program: str, action: str) -> None:
     """Ends this process, or becomes the program."""
-    code: "int | None" = None
+    code = None
     try:
         code = ask(path, action)
     finally:

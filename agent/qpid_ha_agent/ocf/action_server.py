@@ -33,6 +33,7 @@ reason to fence the machine; and it ends the server.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import select
 import socket
@@ -49,6 +50,11 @@ from qpid_ha_agent.pacemaker.companions import client_file_of, server_of, socket
 
 SERVED = ("monitor", "notify", "promote", "demote")
 """`ocf/qpid-ha` asks for these here."""
+LOADED = (
+    "concurrent.futures.thread", "pyroute2", "qpid_ha_agent.ocf.agent", "qpid_ha_agent.ocf.deeper",
+    "qpid_ha_agent.vip", "qpid_ha_broker.coordination.registry", "qpid_ha_broker.ha.history",
+)  # fmt: skip
+"""What actions import, with all that these import in turn."""
 MOST_AT_ONCE = 8
 """Pacemaker asks for one action of a resource at a time. Who comes when so many are being done does it alone."""
 LOOK_EVERY_S = 5.0
@@ -177,18 +183,8 @@ def _signature() -> tuple[int, ...]:
 
 def load() -> None:
     """All that an action may import."""
-    import concurrent.futures.thread
-    import contextlib
-
-    import qpid_ha_agent.ocf.agent
-    import qpid_ha_agent.ocf.deeper
-    import qpid_ha_agent.ocf.parameters
-    import qpid_ha_agent.vip
-    import qpid_ha_broker.coordination.registry
-    import qpid_ha_broker.ha.history  # noqa: F401
-
-    with contextlib.suppress(ImportError):
-        import pyroute2  # noqa: F401
+    for name in LOADED:
+        importlib.import_module(name)
 
 
 def main(arguments: list[str]) -> int:

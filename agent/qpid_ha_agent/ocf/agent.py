@@ -229,8 +229,8 @@ class OcfAgent:
         return OcfCode.SUCCESS
 
     def _publish_position(self) -> None:
-        """Tell everybody how far this broker is; who is about to be promoted also asks for the virtual IP. Nobody shall make way for one that has just been refused: two could
-        send each other ahead for ever."""
+        """Tell everybody how far this broker is; who is about to be promoted also asks for the virtual IP. Nobody shall
+        make way for one that has just been refused: two could send each other ahead for ever."""
         if self._virtual_ip.is_wanted and self._rivals.is_chosen_node(self._environment.get(f"{META}on_node", "")):
             self._tell(lambda: ProbeAhead(self._memory).begin(self._virtual_ip.answers_nowhere))
         sight, memory = self._look(), self._memory.read()

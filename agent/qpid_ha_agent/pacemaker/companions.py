@@ -110,12 +110,12 @@ def server_of(memory: MemoryFile) -> Companion:
 
 
 def socket_of(memory: MemoryFile) -> Path:
-    """Where the action server listens. `ocf/qpid-ha` knows this name, too."""
+    """Where the action server listens. `ocf/qpid-ha` knows this name."""
     return memory.directory / f"{memory.instance}.actions"
 
 
 def client_file_of(memory: MemoryFile) -> Path:
-    """How to ask it: the interpreter in the first line, the program in the second. `ocf/qpid-ha` knows this name, too."""
+    """How to ask it: the interpreter in the first line, the program in the second. `ocf/qpid-ha` knows this name."""
     return memory.directory / f"{memory.instance}.client"
 
 

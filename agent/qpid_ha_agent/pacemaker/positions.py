@@ -6,8 +6,8 @@ there is another one, so the watch publishes it at once, while Pacemaker still p
 broker again, and has nothing to do when what was published is what it sees.
 
 What this may cost: a node that left and came back within `HOLDS_S`, or whose Pacemaker was restarted, may have been
-forgotten by the others, and is not published anew. Then it is not compared with, and another one is promoted, which holds
-everything that was confirmed; that does not rest on positions (election.py).
+forgotten by the others, and is not published anew. Then it is not compared with, and another one is promoted, which
+holds everything that was confirmed; that does not rest on positions (election.py).
 """
 
 from __future__ import annotations
