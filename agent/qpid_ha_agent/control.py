@@ -99,6 +99,23 @@ class ControlClient:
                 raise self._no_broker()
             yield note["params"]
 
+    def fileno(self) -> int:
+        """Readable when something is told, or the connection ends; -1 when there is none."""
+        return -1 if self._connection is None else self._connection.fileno()
+
+    def skip(self) -> None:
+        """Of what `events` and its like tell: all that is there now. After an end of the connection there is none."""
+        if self._connection is not None:
+            self._connection.setblocking(False)
+            try:
+                is_open = bool(self._connection.recv(_RECEIVE_BYTES))
+            except BlockingIOError:
+                is_open = True
+            except OSError:
+                is_open = False
+            if not is_open:
+                self.close()
+
     def _guarded(self, step: Callable[[], Result]) -> Result:
         """`step`; whatever the operating system says is told in our terms, and ends the connection."""
         try:

@@ -34,16 +34,29 @@ class VirtualIp:
         self._nic = nic
         self._probe: Future[str | None] | None = None
 
-    def prepare(self) -> None:
-        """Begin to find out whether it may come up: that is mostly waiting, and others have work to do meanwhile."""
+    @property
+    def is_wanted(self) -> bool:
+        """Whether one is configured."""
+        return bool(self._text)
+
+    def prepare(self, was_free: Callable[[], bool] = lambda: False) -> None:
+        """Begin to find out whether it may come up: that is mostly waiting, and others have work to do meanwhile.
+
+        `was_free` says that nobody answered a moment ago, which need not be asked again.
+        """
         address = self._address()
         if address is not None and self._probe is None:
             from concurrent.futures import ThreadPoolExecutor  # takes longer to import than a monitor may
 
             executor = ThreadPoolExecutor(max_workers=2)
-            self._probe = executor.submit(_answers_elsewhere, address)
+            self._probe = executor.submit(lambda: None if was_free() else _answers_elsewhere(address))
             executor.submit(_import_slowly)
             executor.shutdown(wait=False)
+
+    def answers_nowhere(self) -> bool:
+        """Nobody else has it. Raises VirtualIpProblem, and what `vip` raises."""
+        address = self._address()
+        return address is not None and _answers_elsewhere(address) is None
 
     def bring_up(self) -> None:
         """Here, and not elsewhere. Raises VirtualIpProblem."""

@@ -25,7 +25,7 @@ from qpid_ha_agent.ocf.codes import OcfCode
 from qpid_ha_agent.ocf.memory import DIRECTORY_VARIABLE, Memory, MemoryFile
 from qpid_ha_agent.ocf.parameters import read_parameters
 from qpid_ha_agent.pacemaker import attributes
-from qpid_ha_agent.pacemaker.one_watch import lock_of
+from qpid_ha_agent.pacemaker.companions import watch_of
 from qpid_ha_agent.sight import Sight, look
 from scripted_pacemaker import NODE
 
@@ -559,7 +559,7 @@ def test_a_monitor_imports_little(resource: Resource) -> None:
     """It runs every few seconds on every node: 60 ms of CPU are allowed, and half of that is Python itself."""
     resource.up(**IN_SYNC)
     resource.set(watch="true")
-    holder = lock_of(resource.memory)  # as a watcher does that runs already
+    holder = watch_of(resource.memory).be_it()  # as a watcher does that runs already
     program = (
         "import sys; from qpid_ha_agent.ocf.main import run_action; run_action('monitor');"
         " print(*{'asyncio', 'click', 'concurrent', 'logging', 'psutil', 'shutil', 'yaml'} & set(sys.modules))"

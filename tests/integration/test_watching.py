@@ -124,6 +124,20 @@ def test_each_new_status_is_heard_and_the_last_one_says_whether_it_was_primary(b
     assert watching_it.seen.empty()
 
 
+def test_a_change_that_the_broker_tells_is_looked_at_at_once(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LOOK_EVERY_S", 10 * TIMEOUT_S)
+    watching_it = Watching(broker)
+    wait_until(lambda: watching_it.watch._news.fileno() >= 0, lambda: "it does not listen")
+    broker.says(**PRIMARY)
+    actions.demote(broker.service, "a test", TIMEOUT_S)  # the scripted one tells of it, and remains what it says
+    assert watching_it.seen.get(timeout=TIMEOUT_S).is_primary
+    watching_it.is_end_wanted = True
+    broker.send(signal.SIGKILL)
+    watching_it.end()
+
+
 WAITING = BACKUP | {"state": "connecting", "primary": None, "restored": "dirty"}
 
 
@@ -218,6 +232,24 @@ def told(broker: ScriptedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Watch, "_look", observed_look)
     return told
+
+
+def test_a_backup_that_loses_its_primary_is_published_before_pacemaker_asks(told: Told) -> None:
+    told.watch()
+    told.broker.says(**BACKUP | {"state": "connecting", "primary": "", "generation": 3, "epoch": 7})
+    wait_until(lambda: bool(told.pacemaker.position()), lambda: "nothing is published")
+    assert told.pacemaker.position() == "3:7:100:connecting:in-sync "
+    told.broker.send(signal.SIGKILL)
+    told.end()
+
+
+def test_the_death_of_a_primary_takes_its_position_back(told: Told) -> None:
+    told.pacemaker.publish(NODE, "3:7:100:connecting:in-sync ")
+    told.broker.says(**PRIMARY)
+    told.watch()
+    told.broker.send(signal.SIGKILL)
+    told.end()
+    assert told.pacemaker.position() == ""
 
 
 def test_the_death_of_a_backup_is_reported_once(told: Told) -> None:

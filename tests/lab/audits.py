@@ -20,6 +20,7 @@ _SHOWN_ALIKE: Final = ("generation", "epoch", "last_lsn", "queues", "exchanges",
 """What brokers that hold the same say the same of."""
 _BROKER: Final = re.compile(r"/qpidd( |$)")
 _WATCHER: Final = re.compile(r"qpid_ha_agent\.pacemaker\.watching|qpid-ha-agent watch")
+_ACTION_SERVER: Final = re.compile(r"qpid_ha_agent\.ocf\.action_server")
 _OURS: Final = re.compile(r"qpid")
 
 Audit = Callable[[Cluster, ClusterView], Iterator[str]]
@@ -93,6 +94,7 @@ class Processes:
 
     brokers: list[str]
     watchers: list[str]
+    action_servers: list[str]
     others: list[str]
 
 
@@ -102,11 +104,14 @@ def processes(cluster: Cluster, machine: str) -> Processes:
     found = [line for line in lines if _OURS.search(line) and "lab.netns.node_boot" not in line]
     brokers = [line for line in found if _BROKER.search(line)]
     watchers = [line for line in found if _WATCHER.search(line)]
-    return Processes(brokers, watchers, [line for line in found if line not in (*brokers, *watchers)])
+    servers = [line for line in found if _ACTION_SERVER.search(line)]
+    others = [line for line in found if line not in (*brokers, *watchers, *servers)]
+    return Processes(brokers, watchers, servers, others)
 
 
 def _no_stray_process(cluster: Cluster, view: ClusterView) -> Iterator[str]:
-    """A broker and its watcher where Pacemaker runs one, nothing where it does not, and no action left hanging."""
+    """A broker, its watcher and its action server where Pacemaker runs one, nothing where it does not, and no action
+    left hanging."""
     active = view.promoted() + view.unpromoted()
     for machine in (*cluster.lab.members_on(), CLIENT):
         found = processes(cluster, machine)
@@ -115,6 +120,8 @@ def _no_stray_process(cluster: Cluster, view: ClusterView) -> Iterator[str]:
             yield f"{machine} should run {wanted} broker: {found.brokers}"
         if len(found.watchers) != wanted:
             yield f"{machine} should run {wanted} watcher: {found.watchers}"
+        if len(found.action_servers) != wanted:  # more: one of them carries an action out
+            yield f"{machine} should run {wanted} action server: {found.action_servers}"
         if found.others:
             yield f"{machine} should not run {found.others}"
 

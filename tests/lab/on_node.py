@@ -14,6 +14,7 @@ from lab.machines import MachineError, MachineProcess
 CONFIG: Final = "/etc/qpid-ha/qpid-ha.yaml"
 _NO_PROCESS: Final = 0
 _WATCHER: Final = re.compile(r"[^ ]*python -m qpid_ha_agent\.pacemaker\.watching ")
+_ACTION_SERVER: Final = re.compile(r"[^ ]*python -m qpid_ha_agent\.ocf\.action_server ")
 _FAIL_COUNT: Final = re.compile(rf"fail-count-{BROKER}#([a-z]+)_[0-9]+")
 
 
@@ -34,6 +35,10 @@ class Node:
     def watcher_pid(self) -> int:
         """Of the process that watches it; 0 when there is none."""
         return self._pid(lambda process: _WATCHER.match(process.arguments))
+
+    def action_server_pid(self) -> int:
+        """Of the process that has loaded the agent; 0 when there is none, or one carries an action out just now."""
+        return self._pid(lambda process: _ACTION_SERVER.match(process.arguments))
 
     def signal(self, name: str, pid: int) -> bool:
         """Send it; whether somebody got it."""

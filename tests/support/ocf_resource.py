@@ -47,7 +47,8 @@ class Resource:
             DIRECTORY_VARIABLE: str(self.memory.directory),
         }
         user = pwd.getpwuid(os.geteuid()).pw_name
-        self.set(config=broker.config, binary=broker.program, log_file=broker.log_file, user=user, watch="false")
+        self.set(config=broker.config, binary=broker.program, log_file=broker.log_file, user=user)
+        self.set(watch="false", action_server="false")
 
     def set(self, **parameters: object) -> None:
         self.environment |= {f"OCF_RESKEY_{name}": str(value) for name, value in parameters.items()}

@@ -202,6 +202,19 @@ def test_that_a_primary_cannot_write_is_told_with_the_next_look_when_pacemaker_i
     assert pacemaker.scores == ["1000", "5"]
 
 
+def test_a_backup_that_loses_its_primary_reads_no_record_for_what_is_told_later_anyway(tmp_path: Path) -> None:
+    """That takes a process, in the middle of a failover."""
+    read = list[str]()
+    pacemaker = Pacemaker()
+    scores = Scores(pacemaker, MemoryFile("broker", tmp_path), lambda: False, lambda: read.append("it"))
+    scores.refresh(sight_of(state="ready"))
+    scores.raise_to(sight_of())
+    assert read == []
+    scores.raise_to(sight_of())  # it has fallen, and may have to be told
+    assert read
+    assert pacemaker.scores == ["500"]
+
+
 def test_a_fall_waits_until_pacemaker_has_carried_out_what_it_does_though_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ TOO_LARGE = {
 }
 
 LARGE_IN_ALL: dict[str, tuple[int, int]] = {
-    "qpid_ha_agent.ocf.agent.OcfAgent": (7, 61),
+    "qpid_ha_agent.ocf.agent.OcfAgent": (7, 59),
     "qpid_ha_agent.runner.Runner": (29, 46),
     "qpid_ha_broker.amqp.connections.connection.Connection": (25, 32),
     "qpid_ha_broker.amqp.links.anonymous_relay.AnonymousRelay": (34, 55),

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from qpid_ha_agent import actions
 from qpid_ha_agent.actions import ActionFailed, Trouble
@@ -18,20 +18,20 @@ from qpid_ha_agent.ocf.codes import OcfCode, exit_reason
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.ocf.parameters import Parameters
 from qpid_ha_agent.ocf.patience import Limit, Patience
+from qpid_ha_agent.ocf.probe_ahead import ProbeAhead
+from qpid_ha_agent.ocf.record_reader import RecordReader
 from qpid_ha_agent.ocf.starting import is_starting
 from qpid_ha_agent.ocf.validation import Invalid, check_everywhere, check_here, service_of
 from qpid_ha_agent.pacemaker.attributes import ClusterAttributes, ClusterUnreachable, local_node
 from qpid_ha_agent.pacemaker.controller_notices import ControllerNotices, has_many_sets
 from qpid_ha_agent.pacemaker.election import MakeWay
 from qpid_ha_agent.pacemaker.hindrance import Hindrance
+from qpid_ha_agent.pacemaker.positions import Positions
 from qpid_ha_agent.pacemaker.rivals import Rivals
 from qpid_ha_agent.pacemaker.scores import Scores, cannot_write, is_held_back, needs_company, should_make_way
-from qpid_ha_agent.service import Service, read_configured
+from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, await_company, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpInUse, VirtualIpProblem
-
-if TYPE_CHECKING:
-    from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
 META = "OCF_RESKEY_CRM_meta_"
 PROMOTED = ("Promoted", "Master")
@@ -61,16 +61,24 @@ class OcfAgent:
         return ClusterAttributes(self.resource, local_node(self._environment))
 
     @cached_property
+    def _record(self) -> RecordReader:
+        return RecordReader(Path(self._parameters.config), self._inform)
+
+    @cached_property
     def _scores(self) -> Scores:
-        return Scores(self._cluster, self._memory, self._is_first_start, self._record)
+        return Scores(self._cluster, self._memory, self._record.is_first_start, self._record.read)
 
     @cached_property
     def _rivals(self) -> Rivals:
         return Rivals(lambda: self._cluster, self._environment)
 
     @cached_property
+    def _positions(self) -> Positions:
+        return Positions(lambda: self._cluster, self._memory)
+
+    @cached_property
     def _hindrance(self) -> Hindrance:
-        return Hindrance(self._cluster, self._memory, self._record)
+        return Hindrance(self._cluster, self._memory, self._record.read)
 
     @cached_property
     def _controller(self) -> ControllerNotices:
@@ -106,12 +114,14 @@ class OcfAgent:
         self._virtual_ip.take_down()
         self._remember(is_started=True, failure="")
         self._tell(lambda: self._scores.refresh(sight, always=True))
-        self.ensure_watch()
+        self.ensure_companions()
         return OcfCode.SUCCESS
 
     def stop(self) -> OcfCode:
         """No broker, no virtual IP, no score; whatever the configuration says by now, because a stop that fails is
         a reason to fence the machine."""
+        from qpid_ha_agent.pacemaker.companions import end_server
+
         self._note_stop()
         service, limit_s = self._running_service(), self._hasty_limit_s("stop_timeout")
         try:
@@ -120,6 +130,7 @@ class OcfAgent:
             return self._failed(failure)
         self._virtual_ip.take_down()
         self._tell(self._say_nothing)
+        self._tell(lambda: end_server(self._memory))
         self._inform(f"the broker is stopped: {how}")
         return OcfCode.SUCCESS
 
@@ -147,12 +158,12 @@ class OcfAgent:
         self._tell(lambda: self._controller.come_back(sight))
         if self._is_probe():  # somebody has cleaned up
             self._tell(self._forget_failure)
-        self.ensure_watch()
+        self.ensure_companions()
         return code
 
     def promote(self) -> OcfCode:
         """A primary, with the virtual IP; or the sentence that says why another one shall be it."""
-        self._virtual_ip.prepare()
+        self._virtual_ip.prepare(ProbeAhead(self._memory).has_found_it_free)
         sight = self._look()
         if sight.is_loading:
             self._tell(lambda: self._scores.refresh(sight, always=True))
@@ -184,7 +195,7 @@ class OcfAgent:
         self._remember(is_forced=False, handed_over="", refused_at_s=0.0)
         self._tell(lambda: self._scores.refresh(sight))
         self._tell_gone(self._rivals.absent_nodes(), "Pacemaker has stopped it, or fenced its node")
-        self.ensure_watch()
+        self.ensure_companions()
         return OcfCode.SUCCESS
 
     def demote(self) -> OcfCode:
@@ -218,13 +229,15 @@ class OcfAgent:
         return OcfCode.SUCCESS
 
     def _publish_position(self) -> None:
-        """Tell everybody how far this broker is. Nobody shall make way for one that has just been refused: two could
-        send each other ahead for ever."""
+        """Tell everybody how far this broker is; who is about to be promoted also asks for the virtual IP. Nobody shall
+        make way for one that has just been refused: two could send each other ahead for ever."""
+        if self._virtual_ip.is_wanted and self._rivals.is_chosen_node(self._environment.get(f"{META}on_node", "")):
+            self._tell(lambda: ProbeAhead(self._memory).begin(self._virtual_ip.answers_nowhere))
         sight, memory = self._look(), self._memory.read()
         if sight.life is Life.ANSWERS and not sight.is_loading and not is_held_back(sight, memory):
-            self._tell(lambda: self._rivals.publish(sight, memory.handed_over))
+            self._tell(lambda: self._positions.tell(sight))
         else:
-            self._tell(lambda: self._rivals.take_back())
+            self._tell(self._positions.take_back)
 
     def _drop_stopped(self) -> None:
         """A backup that Pacemaker has stopped, or whose node it has fenced, need not be waited for. Without this a
@@ -275,10 +288,10 @@ class OcfAgent:
 
         A wrong one is said, and its default is used: a failure would make Pacemaker restart the broker.
         """
-        from qpid_ha_agent.pacemaker.one_watch import end_watch
+        from qpid_ha_agent.pacemaker.companions import watch_of
 
-        end_watch(self._memory)
-        self.ensure_watch()
+        watch_of(self._memory).end()
+        self.ensure_companions()
         return OcfCode.SUCCESS
 
     # --- monitoring
@@ -314,7 +327,7 @@ class OcfAgent:
 
     def _promoted(self, sight: Sight) -> OcfCode:
         try:
-            if repaired := self._virtual_ip.repair(lambda: self._is_recorded(sight)):
+            if repaired := self._virtual_ip.repair(lambda: self._record.names(sight)):
                 self._inform(repaired)
         except VirtualIpInUse as problem:  # no other primary would have it either
             return self._no(OcfCode.DEGRADED_PROMOTED, str(problem))
@@ -382,36 +395,6 @@ class OcfAgent:
                 self._remember(may_lead=False)
             raise
 
-    def _is_first_start(self) -> bool:
-        """Nobody ever confirmed anything, as far as the cluster's record goes."""
-        record = self._read_record()
-        return record is not None and record.generation == 0
-
-    def _is_recorded(self, sight: Sight) -> bool | None:
-        """Whether the record names this broker as primary; None when it cannot be read."""
-        record = self._record()
-        return None if record is None else record.primary == sight.status.get("name")
-
-    def _record(self) -> ClusterRecord | None:
-        """None when it cannot be read, or there is no coordinator to keep one."""
-        return self._read_record(of_none=False)
-
-    def _read_record(self, *, of_none: bool = True) -> ClusterRecord | None:
-        """None when it cannot be read; the log says why. `of_none`: an empty one where there is no coordinator."""
-        from qpid_ha_broker.coordination.coordinator import CoordinatorError
-        from qpid_ha_broker.coordination.registry import open_coordinator
-        from qpid_ha_config.errors import SettingsError
-
-        try:
-            settings = read_configured(Path(self._parameters.config), {}).coordinator
-            if settings.url.is_none and not of_none:
-                return None
-            with contextlib.closing(open_coordinator(settings)) as coordinator:
-                return coordinator.read()
-        except (SettingsError, CoordinatorError) as error:
-            self._inform(f"cannot tell what was confirmed, and by whom: {error}")
-            return None
-
     # --- for the watcher
 
     def status_changed(self, sight: Sight) -> None:
@@ -420,6 +403,7 @@ class OcfAgent:
         Nor do those who come back behind a primary wait for its next monitor: they may have been cut off when the
         virtual IP moved, and clients with them.
         """
+        self._tell(lambda: self._positions.expect(sight, was_primary=bool(self._last_members)))
         members = frozenset(sight.names("members")) if sight.is_primary else frozenset()
         if members - self._last_members and self._last_members:
             self._tell(self._virtual_ip.announce)
@@ -450,6 +434,7 @@ class OcfAgent:
     def rule_out(self) -> None:
         """Another one shall be promoted, now. Raises ClusterUnreachable, OSError."""
         self._scores.rule_out()
+        self._tell(self._positions.take_back)
 
     def report_failure(self) -> None:
         """This one shall be recovered. Raises ClusterUnreachable, OSError."""
@@ -478,16 +463,21 @@ class OcfAgent:
 
     # --- surroundings
 
-    def ensure_watch(self) -> None:
-        """One watcher, if it is wanted, and Pacemaker is there to hear it."""
-        from qpid_ha_agent.pacemaker.one_watch import start_watch
+    def ensure_companions(self) -> None:
+        """A watcher and an action server, if they are wanted, and Pacemaker is there for them."""
+        from qpid_ha_agent.pacemaker.companions import end_server, start_server, watch_of
 
-        if not self._parameters.watch or f"{META}timeout" not in self._environment:
+        if f"{META}timeout" not in self._environment:
             return
         try:
-            start_watch(self._memory, self._control_socket, self._parameters.hang_timeout_s)
+            if self._parameters.watch:
+                watch_of(self._memory).start(str(self._control_socket), str(self._parameters.hang_timeout_s))
         except OSError as error:
             self._inform(f"nobody watches the broker but the monitors: {error}")
+        try:
+            (start_server if self._parameters.action_server else end_server)(self._memory)
+        except OSError as error:
+            self._inform(f"each action takes a process that begins anew: {error}")
 
     def _running_service(self) -> Service | None:
         """Enough to find the broker and talk with it; None: it never was here.
@@ -521,7 +511,7 @@ class OcfAgent:
         """Neither a score nor a position of a broker that is not there. Raises ClusterUnreachable, OSError."""
         self._scores.drop()
         self._hindrance.drop()
-        self._rivals.take_back()
+        self._positions.take_back()
 
     def _limit_s(self, name: str) -> float:
         """Of an action with a parameter. Raises Invalid when Pacemaker gives it no time at all."""

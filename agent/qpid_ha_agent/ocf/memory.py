@@ -53,6 +53,14 @@ class Memory(SimpleNamespace):
     """The broker was asked to lead, and did not refuse, since it was demoted or stopped last."""
     handed_over: str = ""
     """Where the log of this broker ended when it was demoted, as generation:lsn, until the next promotion here."""
+    position: str = ""
+    """How far the broker was, as it was published last; empty: nothing is published."""
+    position_told_at_s: float = 0.0
+    """When that was, by the clock that starts with the machine; 0: never."""
+    probe_pid: int = 0
+    """The process that asked last whether another machine has the virtual IP, before a promotion; 0: none did."""
+    probed_free_at_s: float = 0.0
+    """When nobody answered it, by the same clock; 0: somebody always has, or it was not asked."""
     score: str = ""
     """The promotion score that was told last."""
     is_refused: bool = False

@@ -100,6 +100,12 @@ TABLE = (
         "A small process watches the broker and tells Pacemaker at once when it dies or hangs, so that failover does"
         " not wait for the next monitor.", reloadable=True,
     ),
+    Parameter(
+        "action_server", "boolean", "true", "Keep the agent loaded",
+        "A process that has loaded the agent carries out monitor, notify, promote and demote, so that a failover does"
+        " not wait for Python to start. Where it does not answer, the action is carried out without it.",
+        reloadable=True,
+    ),
 )  # fmt: skip
 
 
@@ -120,6 +126,7 @@ class Parameters(NamedTuple):
     hang_timeout_s: float
     max_lag: int
     watch: bool
+    action_server: bool
 
 
 def read_parameters(environment: Mapping[str, str] = os.environ) -> Parameters:
@@ -143,6 +150,7 @@ def read_parameters(environment: Mapping[str, str] = os.environ) -> Parameters:
         hang_timeout_s=_duration(texts, "hang_timeout"),
         max_lag=_read(texts, "max_lag", parse_count, "a number of messages, 0 or more"),
         watch=_read(texts, "watch", parse_boolean, "true or false"),
+        action_server=_read(texts, "action_server", parse_boolean, "true or false"),
     )
 
 

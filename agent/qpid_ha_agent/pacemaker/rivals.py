@@ -1,4 +1,4 @@
-"""What the candidates of a promotion tell each other: each publishes its position, and the chosen one compares."""
+"""What the candidates of a promotion have told each other (positions.py): the chosen one compares."""
 
 from __future__ import annotations
 
@@ -24,14 +24,6 @@ class Rivals:
     def __init__(self, cluster: Callable[[], ClusterAttributes], environment: Mapping[str, str]) -> None:
         self._cluster = cluster
         self._environment = environment
-
-    def publish(self, sight: Sight, handed_over: str) -> None:
-        """How far this broker is, and where it ended when it was primary (`generation:lsn`, or empty)."""
-        self._cluster().publish(POSITION, f"{position_of(sight)} {handed_over}")
-
-    def take_back(self) -> None:
-        """There is no broker here to compare with."""
-        self._cluster().take_back(POSITION)
 
     def judge(self, sight: Sight, max_lag: int) -> Go | MakeWay:
         """Whether this node shall go on with its promotion."""
@@ -60,6 +52,10 @@ class Rivals:
     def stopped_nodes(self) -> set[str]:
         """On which there is no broker any more, after a notification of a stop, and none is about to be."""
         return self._nodes("stop") - self._nodes("start")
+
+    def is_chosen_node(self, node: str) -> bool:
+        """Whether the promotion that follows this notification is there."""
+        return node in self._nodes("promote")
 
     def absent_nodes(self) -> set[str]:
         """Of the cluster's nodes those on which there is no broker, and none is about to be, before a promotion."""

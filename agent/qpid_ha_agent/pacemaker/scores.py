@@ -140,8 +140,18 @@ class Scores:
     def raise_to(self, sight: Sight) -> None:
         """Tell it if it is higher; if it is lower, count from now on. Raises ClusterUnreachable, OSError."""
         memory = self._memory.read()
-        if not memory.is_refused and self._is_news(memory, score := self.score(sight), sight):
+        if self._has_just_lost_its_primary(sight, memory):
+            with self._memory.changed() as changed:
+                changed.fell_at_s = time.monotonic()
+        elif not memory.is_refused and self._is_news(memory, score := self.score(sight), sight):
             self._tell(score)
+
+    def _has_just_lost_its_primary(self, sight: Sight, memory: Memory) -> bool:
+        """Then it is worth less than was told, and the record could make that still less only: a failover has better to
+        do than to read it."""
+        if sight.state is not State.CONNECTING or not has_data(sight) or is_chosen(sight) or memory.is_forced:
+            return False
+        return not memory.fell_at_s and _value(memory.score) > SCORES["lost its primary"]
 
     def _is_news(self, remembered: Memory, score: str, sight: Sight) -> bool:
         """Whether to tell it now, rather than wait whether it rises again: of a primary whose publishers wait for its

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, find_pid
 from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
 from qpid_ha_agent.ocf.memory import MemoryFile, state_directory
 from qpid_ha_agent.pacemaker.attributes import ClusterUnreachable
-from qpid_ha_agent.pacemaker.one_watch import lock_of
+from qpid_ha_agent.pacemaker.companions import watch_of
 from qpid_ha_agent.pacemaker.scores import FALL_AFTER_S
 from qpid_ha_agent.sight import Life, Sight, who_answers
 
@@ -62,6 +64,8 @@ class Watch:
     ) -> None:
         self._process = process
         self._client = ControlClient(control_socket, hang_timeout_s)
+        self._news = ControlClient(control_socket, hang_timeout_s)
+        """On which the broker tells of changes of its state: those are looked at at once."""
         self._hang_timeout_s = hang_timeout_s
         self._is_end_wanted = is_end_wanted
         self._changed = changed
@@ -86,8 +90,22 @@ class Watch:
                 problem, grace_s = "", 0.0
             if problem and not self._process.wait(grace_s) and not (grace_s and self._answers()):
                 return "" if self._is_end_wanted() else problem
-            is_dead = self._process.wait(LOOK_EVERY_S)
+            is_dead = self._wait()
         return "" if self._is_end_wanted() else f"its process {self._process.pid} {self._process.end_text()}"
+
+    def _wait(self) -> bool:
+        """Until the broker says that it has changed, or the next look is due: whether its process is dead."""
+        if self._news.fileno() < 0:
+            with suppress(ControlFailure):  # the next look tells more
+                self._news.call("events")
+        poll = select.poll()
+        for descriptor in (self._process.pidfd, self._news.fileno()):
+            if descriptor >= 0:
+                poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _event in poll.poll(LOOK_EVERY_S * 1000)}
+        if self._news.fileno() in ready:
+            self._news.skip()
+        return self._process.pidfd in ready
 
     def _answers(self) -> bool:
         """It may have lost its socket for a moment, and nothing else."""
@@ -142,11 +160,9 @@ def main(arguments: list[str]) -> int:
 
     resource, control_socket, hang_timeout_s = arguments[0], Path(arguments[1]), float(arguments[2])
     memory = MemoryFile(resource, state_directory())
-    lock = lock_of(memory)
+    lock = watch_of(memory).be_it()
     if lock is None:
         return 0
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     agent = OcfAgent(read_parameters())
     agent.open_log()
     try:
