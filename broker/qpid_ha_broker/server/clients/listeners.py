@@ -114,7 +114,7 @@ class Listeners:
         protocol = place.make_protocol()
         self._admission.accepted(protocol, address, time.monotonic())
         task = asyncio.get_running_loop().create_task(self._attach(protocol, connection, address))
-        protocol.coming = task
+        protocol.coming, protocol.peer = task, address
         self._attaching.add(task)
         task.add_done_callback(self._attaching.discard)
 
