@@ -109,7 +109,6 @@ def test_a_machine_that_is_stopped_hands_over_and_leaves_no_process(two_machines
         assert client.send("queue-one", "it goes on")
 
 
-@pytest.mark.long
 def test_each_worker_is_restarted_by_itself_under_load_and_its_agent_with_it(two_machines: RunningMachines) -> None:
     cluster = two_machines
     before = {name: worker.pid for name, worker in cluster.workers.items()}
@@ -127,7 +126,6 @@ def test_each_worker_is_restarted_by_itself_under_load_and_its_agent_with_it(two
     assert [child.pid for machine in cluster.machines for child in machine.agents()] == agents, "each began anew"
 
 
-@pytest.mark.long
 def test_a_machine_with_one_broker_gets_a_second_one_without_a_stop_and_keeps_what_it_has(tmp_path: Path) -> None:
     with RunningMachines(tmp_path, 2, 2, {"ha.clients": "proxy"}, stores=True, begin_alone=True) as cluster:
         controller = cluster.primary()
