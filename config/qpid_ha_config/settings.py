@@ -764,10 +764,16 @@ def _check_workers(settings: BrokerSettings) -> None:
             "a client cannot be sent to the worker that leads what it wants, which has no address of its own there"
         )
         raise SettingsError("ha.public-url", f"{problem}: set ha.clients: proxy, or leave it out")
-    last = worker_address(workers.listen, most).port
+    _check_worker_ports(settings, workers.listen, own)
+
+
+def _check_worker_ports(settings: BrokerSettings, listen: Address, own: Address) -> None:
+    """`listen`: where the first worker listens alone, `own`: where this one does."""
+    workers, ha, most = settings.workers, settings.ha, settings.workers.there_are
+    last = worker_address(listen, most).port
     if last > _LAST_PORT:
         raise SettingsError("workers.listen", f"worker {most} would have port {last}; choose a lower one")
-    ports = range(workers.listen.port, last + 1)
+    ports = range(listen.port, last + 1)
     taken = [address for address in (*settings.listen, *settings.admin.listen) if address != own]
     for address in taken:
         if address.port in ports:

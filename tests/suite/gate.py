@@ -74,6 +74,10 @@ CHOSEN: Final[dict[str, tuple[str, ...]]] = {
     "power cut": (
         f"{_INTEGRATION}total_crash.py::test_crashes_of_everybody_lose_nothing_and_nobody_has_to_help[1]",
     ),
+    "several brokers on a machine": (
+        f"{_INTEGRATION}workers.py::"
+        "test_a_worker_that_is_killed_loses_nothing_and_comes_back_and_the_machine_serves_at_one_port",
+    ),
     "a proxy over a failover": (
         f"{_INTEGRATION}proxies.py::test_a_killed_primary_is_a_pause_for_clients_of_the_others",
     ),
