@@ -12,9 +12,13 @@ import pytest
 from ocf_resource import LOST, Resource, resource_here, says_first
 from qpid_ha_agent.ocf import agent as agent_module
 from qpid_ha_agent.ocf import memory as memory_module
+from qpid_ha_agent.ocf.agent import OcfAgent
 from qpid_ha_agent.ocf.codes import OcfCode
 from qpid_ha_agent.pacemaker import attributes, scores
 from qpid_ha_agent.pacemaker import hindrance as hindrance_module
+from qpid_ha_agent.service import Service
+from qpid_ha_agent.sight import Sight
+from qpid_ha_agent.vip_action import VirtualIp
 from scripted_broker import ScriptedBroker
 from scripted_pacemaker import NODE
 
@@ -178,3 +182,23 @@ def test_a_broker_whose_log_is_newer_than_the_record_is_not_even_asked_and_crm_m
     assert resource.pacemaker.score() == "-INFINITY"
     resource.do("monitor")
     assert "the coordinator's record is empty" in resource.memory.read().hindrance
+
+
+def test_neighbours_hear_where_the_address_is_before_the_broker_leads(
+    resource: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who connects meanwhile would else send to where it was, and TCP tries again after a second."""
+    done = list[str]()
+    monkeypatch.setattr(VirtualIp, "prepare", lambda _self, _was_free: None)
+    monkeypatch.setattr(VirtualIp, "bring_up", lambda _self: done.append("up"))
+    monkeypatch.setattr(VirtualIp, "announce", lambda _self, count=3: done.append(f"announced {count}"))
+    resource.up(**LOST)
+    promote = OcfAgent._promote_broker
+
+    def promoted(agent: OcfAgent, service: Service, limit_s: float) -> Sight:
+        done.append("promoted")
+        return promote(agent, service, limit_s)
+
+    monkeypatch.setattr(OcfAgent, "_promote_broker", promoted)
+    assert resource.promote(NODE).code is OcfCode.SUCCESS
+    assert done == ["up", "announced 1", "promoted", "announced 3"]

@@ -182,6 +182,7 @@ class OcfAgent:
             self._virtual_ip.bring_up()
         except VirtualIpProblem as problem:
             return self._no(OcfCode.ERR_GENERIC, str(problem))
+        self._tell(lambda: self._virtual_ip.announce(count=1))  # or who connects now asks where it was, and waits
         try:
             sight = self._promote_broker(service, deadline_s - time.monotonic())
         except ActionFailed as failure:
