@@ -43,6 +43,8 @@ from qpid_ha_broker.cluster_map import SetEntry
 
 PROMOTION_LIMIT_S = 20.0
 """So long an operator waits at most for what comes of a promotion that he wants."""
+NOTICED_S = 2.0
+"""Within that a primary at rest notices by itself that a backup's process is gone: see `server.peers.sub_channels`."""
 RETRY_S = 1.0
 RETRY_MOST_S = 10.0
 """After all who could lead have refused: the first pause and the longest; it doubles, and begins anew with a broker."""
@@ -281,11 +283,25 @@ class Leadership:
             is_away = name not in entry.replicas and leading is not None and leading.phase == RECOVERING
             if name == record.primary or not (is_failed or is_away) or key in self._dropped:
                 continue
-            if leading is not None and not _may_wait_for(leading, name):
-                continue  # it has noticed by itself, and its record will say so: hundreds need not be told one by one
+            if leading is not None and not (_may_wait_for(leading, name) and self.minds_loss(entry, name)):
+                continue  # by itself, and its record says so or will: hundreds need not be told one by one
             if ctx.orders.pending(entry.name, OrderKind.DROP, ctx.now_s, name) is None:
                 cause = f"{name} has failed" if is_failed else f"{name} has no replica any more"
                 ctx.order(record.primary, entry.name, OrderKind.DROP, name, cause)
+
+    def minds_loss(self, entry: SetEntry, broker: str) -> bool:
+        """Whether something is to be done at once about a set because that broker is lost.
+
+        Its primary may wait for nothing from there, and knows of the loss itself in a moment: hundreds of those would
+        keep the sets waiting that nobody leads.
+        """
+        ctx, record = self._ctx, entry.record
+        leading = ctx.reports.leads(record.primary, entry.name, record.generation)
+        if leading is None or leading.phase != ACTIVE or not ctx.liveness.is_gone(broker):
+            return True
+        lost_since_s = ctx.liveness.lost_since_s(broker)
+        is_new = lost_since_s is not None and ctx.now_s - lost_since_s < NOTICED_S
+        return not is_new or any(backup.name == broker and backup.lag for backup in leading.backups)
 
     # --- what an operator wants
 

@@ -98,6 +98,8 @@ class SetCluster:
         self._due: dict[str, None] = dict.fromkeys(self.map.sets)
         """Sets to host, not to host any more, or with other brokers."""
         self._entries = dict(self.map.queues_by_id)
+        self._had_many = bool(self.map.sets)
+        """There were sets beside `default` when clients were last told who serves."""
         self._unsettled: dict[str, None] = {}
         """Sets of which this broker hosts another one of that name, unless its map is old."""
         self._again_s = 0.0
@@ -229,7 +231,6 @@ class SetCluster:
     # --- what the map says
 
     def _map_changed(self, changes: Changes) -> None:
-        had_many = bool(self._broker.container.directory.has_many_sets)
         self._due |= dict.fromkeys(changes.sets)
         if changes.brokers:
             self._due |= dict.fromkeys(
@@ -246,7 +247,9 @@ class SetCluster:
         self._want_hosting()
         self.queues.map_changed(changes, queues)
         self.forwarding.map_changed()
-        if had_many or changes.sets:
+        has_many = bool(self.map.sets)
+        if has_many != self._had_many or (has_many and changes.brokers):  # not for the record of each of hundreds
+            self._had_many = has_many
             self._broker.membership.clients.update()
         if self.proxying is not None:
             self.proxying.look_soon()
