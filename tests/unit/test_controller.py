@@ -22,7 +22,7 @@ from qpid_ha_broker.cluster.placement import (
     spread,
     static,
 )
-from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE
+from qpid_ha_broker.cluster.promotion_turns import FIRST_AT_ONCE, FIRST_S, PROMOTED_AT_ONCE
 from qpid_ha_broker.cluster.replicas import ReplicaStep, check, wanted_replicas
 from qpid_ha_broker.cluster.shutdown import LIMIT_S, RESUME_S
 from qpid_ha_broker.cluster_map import SetEntry
@@ -1356,7 +1356,7 @@ def test_hundreds_of_sets_are_led_anew_in_turn_and_the_first_do_not_wait_for_the
     bench.said.clear()
     bench.feed(ms.RequestReceived(1, ms.FailBroker("b")))
     given = [order for order in bench.given() if order.kind is OrderKind.PROMOTE]
-    assert Counter(each.broker for each in given) == dict.fromkeys("ac", PROMOTED_AT_ONCE)
+    assert Counter(each.broker for each in given) == dict.fromkeys("ac", FIRST_AT_ONCE)
 
     begun = 0
     while begun < len(given):
@@ -1372,6 +1372,29 @@ def test_hundreds_of_sets_are_led_anew_in_turn_and_the_first_do_not_wait_for_the
     assert Counter(each.broker for each in given) == dict.fromkeys("ac", len(names) // 2)
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["one of the first is led", "the first take long"])
+def test_the_first_sets_that_a_broker_is_to_lead_are_few_and_then_it_gets_as_many_as_it_may(answers: bool) -> None:
+    bench = Bench("a", "b")
+    names = [f"s{number}" for number in range(2 * PROMOTED_AT_ONCE)]
+    for name in names:
+        bench.ask(ms.CreateSet(name, ("a", "b"), "b"))
+    bench.said.clear()
+    ready = [ms.ReplicaReport(each, "connecting") for each in names]
+    for name in "ab":
+        bench.hosts(name, *ready)
+    given = bench.given()
+    assert len(given) == FIRST_AT_ONCE
+
+    if answers:
+        bench.lead("b", given[0].set, members=("a", "b"))
+        bench.feed(ms.OrderAnswered("b", given[0].number, True, "leads"))
+    else:
+        bench.now_s += FIRST_S
+        bench.wait(0.0)
+
+    assert len(bench.given()) == PROMOTED_AT_ONCE + answers
+
+
 def test_a_broker_that_answers_nothing_is_told_to_lead_the_rest_all_the_same() -> None:
     bench = Bench("a", "b")
     names = [f"s{number}" for number in range(PROMOTED_AT_ONCE + 1)]
@@ -1380,6 +1403,8 @@ def test_a_broker_that_answers_nothing_is_told_to_lead_the_rest_all_the_same() -
     ready = [ms.ReplicaReport(each, "connecting") for each in names]
     for name in "ab":
         bench.hosts(name, *ready)
+    bench.now_s += FIRST_S
+    bench.wait(0.0)
     assert len(orders(bench, OrderKind.PROMOTE)) == PROMOTED_AT_ONCE
 
     bench.said.clear()

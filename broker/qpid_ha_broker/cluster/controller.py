@@ -117,6 +117,7 @@ class Controller:
         """Look at the sets of which something changed."""
         if self._shutdown.is_under_way:
             return
+        self._leadership.begin_review()
         for _ in range(PASSES):
             names, self._ctx.dirty = self._ctx.dirty, set()
             if not names:
@@ -182,11 +183,12 @@ class Controller:
         self._shutdown.tick()
         if self._shutdown.is_under_way:
             return
-        ctx.dirty.update(self._leadership.problems, self._moves.under_way)
+        ctx.dirty.update(self._moves.under_way)
         self._operators.try_early_one()
         if ctx.now_s < self._look_s:
             return
         self._look_s = ctx.now_s + LOOK_INTERVAL_S
+        ctx.dirty.update(self._leadership.problems)
         self._keeper.tick()
         self._moves.clear_out()
         lost = {name for name in ctx.draft.brokers if ctx.liveness.lost_since_s(name) is not None}

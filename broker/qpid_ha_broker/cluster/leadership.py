@@ -17,7 +17,7 @@ What is done about one set (`Leadership.review`), the first that applies:
 | all who could were asked, and have refused | wait a second | what they wait for may come |
 | nobody has ever led it, and somebody is missing or not ready | wait | one that is empty may have lost its data |
 | one in sync of whom a new controller has not heard yet rather should, as follows | wait a moment | it may live |
-| who is to lead it, as follows, begins with PROMOTED_AT_ONCE others | wait | see `promotion_turns` |
+| who is to lead it, as follows, begins with others | wait | see `promotion_turns` |
 | nobody has ever led it | the preferred, else who leads fewest is told to | |
 | some in sync are alive | the furthest is told to, then the preferred, then who leads fewest | it has all |
 | none is | wait, and say who is missing | an operator knows whether they come back |
@@ -36,7 +36,7 @@ from qpid_ha_broker.cluster.group_standing import why_not_served
 from qpid_ha_broker.cluster.leader_choice import LeaderChoice
 from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.messages import FAILED, AnswerRequest, GiveOrder, OrderKind, ReplicaReport
-from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE, PromotionTurns
+from qpid_ha_broker.cluster.promotion_turns import PromotionTurns
 from qpid_ha_broker.cluster.records import SetRecords
 from qpid_ha_broker.cluster.reports import ACTIVE, FOLLOWING, MAY_LEAD, RECOVERING
 from qpid_ha_broker.cluster_map import SetEntry
@@ -95,6 +95,7 @@ class Leadership:
     def forget_set(self, name: str) -> None:
         """It was deleted, or is led."""
         self._ctx.figures.settled(name, self._ctx.now_s)
+        self._turns.forget_set(name)
         for table in (self.problems, self._refused, self._retry_s, self._pause_s):
             table.pop(name, None)
 
@@ -108,6 +109,10 @@ class Leadership:
         """What is counted is counted once for many sets."""
         self._choice.begin_pass()
         self._turns.begin_pass()
+
+    def begin_review(self) -> None:
+        """Sets are about to be looked at; some may have waited for others."""
+        self._turns.go_on()
 
     def leads(self, entry: SetEntry) -> bool:
         """Whether the set's primary leads it, by its own report."""
@@ -156,7 +161,7 @@ class Leadership:
             self.problems[name] = f"{expected} is to lead it rather than {chosen}, and has not been heard of yet"
             return
         if not self._turns.has_turn(chosen, name):
-            self.problems[name] = f"{chosen} is to lead it, and begins with {PROMOTED_AT_ONCE} others first"
+            self.problems[name] = f"{chosen} is to lead it, and begins with others first"
             return
         self.problems[name] = f"{chosen} is told to lead"
         cause = f"{entry.record.primary} has failed" if entry.record.generation else "the set is new"
@@ -374,7 +379,9 @@ class Leadership:
                 self.promotion_ended(number, False, "it has failed meanwhile")
 
     def tick(self) -> None:
-        """Time has passed: of some promotions nobody will hear any more."""
+        """Time has passed: of some promotions nobody will hear any more; and who leads a set may have another chance."""
+        self._turns.time_passed()
+        self._ctx.dirty.update(self.problems.keys() - self._turns.held)
         for number, wanted in list(self._wanted.items()):
             if self._ctx.now_s - wanted.since_s >= PROMOTION_LIMIT_S:
                 text = f"nothing was heard of it within {PROMOTION_LIMIT_S:g} s; see `qpid-ha set show {wanted.set}`"
