@@ -379,7 +379,7 @@ class Leadership:
                 self.promotion_ended(number, False, "it has failed meanwhile")
 
     def tick(self) -> None:
-        """Time has passed: of some promotions nobody will hear any more; and who leads a set may have another chance."""
+        """Time has passed: of some promotions nobody will hear any more, and some sets may be led now."""
         self._turns.time_passed()
         self._ctx.dirty.update(self.problems.keys() - self._turns.held)
         for number, wanted in list(self._wanted.items()):

@@ -321,15 +321,11 @@ class ControllerService:
         return next((f"default has the {kind} {name}" for kind, there in kinds if name in there), "")
 
     def _heard(self, name: str, frame: cf.ControlFrame) -> None:
-        match frame:
-            case cf.RecordAsked(number, set_name, expected, wanted):
-                self._hear(ms.RecordRequested(name, number, set_name, expected, wanted))
-            case cf.OrderDone(number, done, text):
-                self._hear(ms.OrderAnswered(name, number, done, text))
-            case cf.Asked():
-                self._asked(name, frame)
-            case _:
-                raise cf.ControlFrameError(f"{type(frame).__name__} is for brokers")
+        if isinstance(frame, cf.Asked):
+            self._asked(name, frame)
+        else:
+            self._heard_in_round.append(_input_of(name, frame))
+            self._broker.schedule_turn()
 
     def _asked(self, name: str, asked: cf.Asked) -> None:
         number, method, params, caller = asked
@@ -379,10 +375,6 @@ class ControllerService:
         self._tasks.start(self._look_whether_gone(effect.name, "", effect.address))
 
     # --- the core
-
-    def _hear(self, heard: ms.RecordRequested | ms.OrderAnswered) -> None:
-        self._heard_in_round.append(heard)
-        self._broker.schedule_turn()
 
     def turn_begins(self) -> None:
         """The round of the loop is over: what it brought is one input, and written in this turn."""
@@ -449,6 +441,17 @@ class ControllerService:
                 channel.close(effect.text)
         self._channels.pop(effect.name, None)
         self._channels |= {each.name: channel for channel, each in self._brokers.items() if each.name == effect.name}
+
+
+def _input_of(broker: str, frame: cf.ControlFrame) -> ms.RecordRequested | ms.OrderAnswered:
+    """What a broker says with it. Raises ControlFrameError."""
+    match frame:
+        case cf.RecordAsked(number, set_name, expected, wanted):
+            return ms.RecordRequested(broker, number, set_name, expected, wanted)
+        case cf.OrderDone(number, done, text):
+            return ms.OrderAnswered(broker, number, done, text)
+        case _:
+            raise cf.ControlFrameError(f"{type(frame).__name__} is for brokers")
 
 
 def _refusal(error: ModelError) -> ms.AnswerRequest:

@@ -98,7 +98,7 @@ class SetCluster:
         self._due: dict[str, None] = dict.fromkeys(self.map.sets)
         """Sets to host, not to host any more, or with other brokers."""
         self._arranged: dict[str, tuple[object, ...]] = {}
-        """Of sets that are hosted: what was said of them last. A record changes often, and hardly ever anything of that."""
+        """Of sets that are hosted: what was said of them last. A record changes often, and hardly ever any of that."""
         self._entries = dict(self.map.queues_by_id)
         self._had_many = bool(self.map.sets)
         """There were sets beside `default` when clients were last told who serves."""

@@ -95,7 +95,7 @@ class SetHost:
         settings = broker.current()
         silence_s = settings.replicas.failure_timeout_s
         times = SharedTimes(heartbeat_s=min(HEARTBEAT_S, silence_s / 2), silence_s=silence_s)
-        self.shared = SharedConnections(broker, dialler, self._accept, times, self._is_pressing)
+        self.shared = SharedConnections(broker, dialler, self._accept, times, partial(_is_pressing, self.members))
         self._broker = broker
         self._fleet: StoreFleet | None = None
         """The stores; None: replicas are in memory only."""
@@ -394,11 +394,6 @@ class SetHost:
             return self.arrivals(sub_channel.set)
         return f"broker {name} is of a release that knows no sub-channels of kind {sub_channel.purpose}"
 
-    def _is_pressing(self, set_name: str) -> bool:
-        """Whether something of that set waits: its member has to hear at once that a sub-channel is lost."""
-        member = self.members.get(set_name)
-        return not (isinstance(member, SetMember) and member.is_at_rest)
-
     def open_control(self, address: str, listener: PeerListener) -> SubChannel:
         """A sub-channel to the broker at `address`, as to the controller; `listener` hears whether there is one."""
         return self.shared.open(address, "", Purpose.CONTROL, listener)
@@ -478,6 +473,12 @@ class SetHost:
                 member.kept.tick()
             if is_awake:
                 self._awake[member] = keep_at_s
+
+
+def _is_pressing(members: Mapping[str, HostedMember], set_name: str) -> bool:
+    """Whether something of that set waits: its member has to hear at once that a sub-channel is lost."""
+    member = members.get(set_name)
+    return not (isinstance(member, SetMember) and member.is_at_rest)
 
 
 async def _make_way(
