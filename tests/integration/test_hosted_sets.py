@@ -189,18 +189,20 @@ def test_a_record_is_no_reason_to_tell_clients_who_serves_or_to_arrange_a_replic
 ) -> None:
     async def story(sets: HostedSets) -> None:
         broker, url = sets.cluster.brokers["a"], sets.cluster.url("a")
+        assert broker.sets is not None
         cluster = broker.sets
-        assert cluster is not None
         cluster.service.is_active = False  # nobody else writes to the map
         done: list[str] = []
         update, change_replicas = ClientAccess.update, SetHost.change_replicas
 
         def note_update(clients: ClientAccess) -> None:
-            done.append("clients")
+            if clients is broker.membership.clients:
+                done.append("clients")
             update(clients)
 
         def note_change(host: SetHost, name: str, *args: Any, **kwargs: Any) -> None:
-            done.append(name)
+            if host is cluster.hosts:
+                done.append(name)
             change_replicas(host, name, *args, **kwargs)
 
         monkeypatch.setattr(ClientAccess, "update", note_update)
@@ -238,7 +240,12 @@ def test_members_that_are_awake_together_get_a_tick_in_turn_when_they_are_many(
         for name in names:
             await sets.place(name, "a", "b", "c")
         host, ticked = sets.at("a"), list[str]()
-        monkeypatch.setattr(SetMember, "tick", lambda member, now_s: ticked.append(member.name) or True)
+
+        def note(member: SetMember, now_s: float) -> bool:
+            ticked.append(member.name)
+            return True
+
+        monkeypatch.setattr(SetMember, "tick", note)
         host._awake = dict.fromkeys([host.members[name] for name in names], 0.0)
         host._ticks = 10  # none of those at rest has its own now
         for _ in range(4):
