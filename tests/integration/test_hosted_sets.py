@@ -15,8 +15,14 @@ import pytest
 from cluster_in_process import InProcessCluster, eventually, free_ports
 from event_loops import in_event_loop
 from hosted_sets import HostedSets, NoRecords
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.clients.cluster_clients import ClientAccess
+from qpid_ha_broker.server.peers import sub_channels
+from qpid_ha_broker.server.sets import set_host
+from qpid_ha_broker.server.sets.set_host import SetHost
+from qpid_ha_broker.server.sets.set_member import SetMember
 from qpid_ha_broker.server.stores.fleet import SIDE_BY_SIDE, StoreFleet
 from qpid_ha_broker.server.stores.store import Store
 from qpid_ha_broker.store.errors import StoreError
@@ -124,6 +130,128 @@ def test_what_comes_of_an_order_is_logged_with_the_name_of_the_set(
         await sets.switch_over("a", "orders", "b")
         for line in ("set orders: primary of generation 1", "set orders: b takes over"):
             assert line in caplog.messages
+
+    story_of_three(tmp_path, story)
+
+
+def test_of_sets_that_have_lost_a_backup_the_one_that_is_published_to_drops_it_at_once_and_the_others_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sub_channels, "AT_ONCE", 0)
+    monkeypatch.setattr(sub_channels, "LATE_S", 60.0)
+
+    async def story(sets: HostedSets) -> None:
+        for name in ("orders", "bills"):
+            await sets.place(name, "a", "b", "c")
+            await sets.publish("a", name, "q", "before")
+        await sets.at_rest(("orders", "bills"))
+        orders, bills = (sets.member("a", name).member.status for name in ("orders", "bills"))
+        assert orders.members == bills.members == ("a", "b", "c")
+        await sets.crash("c")
+
+        await sets.publish("a", "orders", "q", "after")
+
+        assert sets.member("a", "orders").member.status.members == ("a", "b")
+        assert sets.member("a", "bills").member.status.members == ("a", "b", "c")
+        sets.at("a").shared.losses.tell_piece()
+        await eventually(lambda: sets.member("a", "bills").member.status.members == ("a", "b"))
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_replica_that_has_not_heard_yet_that_its_primary_is_lost_can_be_promoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sub_channels, "AT_ONCE", 0)
+    monkeypatch.setattr(sub_channels, "LATE_S", 60.0)
+
+    async def story(sets: HostedSets) -> None:
+        await sets.place("orders", "c", "a", "b")
+        await sets.publish("c", "orders", "q", "before")
+        await sets.at_rest(("orders",))
+        await sets.crash("c")
+        await eventually(lambda: "orders" in sets.at("b").shared.losses._late)
+        assert sets.member("b", "orders").member.status.state is State.READY
+
+        await sets.promote("b", "orders", failover=True)
+
+        await sets.reach("a", "orders", State.READY)
+        await sets.publish("b", "orders", "q", "after")
+        assert sets.bodies("b", "orders", "q") == ["before", "after"]
+        assert sets.member("b", "orders").member.status.members == ("a", "b")
+        sets.member("b", "orders").member.check_invariants()
+
+    story_of_three(tmp_path, story)
+
+
+def test_a_record_is_no_reason_to_tell_clients_who_serves_or_to_arrange_a_replica_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(sets: HostedSets) -> None:
+        broker, url = sets.cluster.brokers["a"], sets.cluster.url("a")
+        assert broker.sets is not None
+        cluster = broker.sets
+        cluster.service.is_active = False  # nobody else writes to the map
+        done: list[str] = []
+        update, change_replicas = ClientAccess.update, SetHost.change_replicas
+
+        def note_update(clients: ClientAccess) -> None:
+            if clients is broker.membership.clients:
+                done.append("clients")
+            update(clients)
+
+        def note_change(host: SetHost, name: str, *args: Any, **kwargs: Any) -> None:
+            if host is cluster.hosts:
+                done.append(name)
+            change_replicas(host, name, *args, **kwargs)
+
+        monkeypatch.setattr(ClientAccess, "update", note_update)
+        monkeypatch.setattr(SetHost, "change_replicas", note_change)
+
+        async def write(*events: ev.MapEvent) -> list[str]:
+            done.clear()
+            broker.container.default.resources.replicated.submit(events)
+            broker.schedule_turn()
+            await eventually(lambda: not cluster._due)
+            return sorted(set(done))
+
+        placed = ev.SetPlaced("orders", ("a",), (), "a", 1, 1)
+        assert "clients" in await write(
+            ev.BrokerRegistered("a", "a", url, "", "", "1"), ev.BrokerChanged("a", True, False, 0), placed
+        )
+        await sets.loaded("orders", "a")
+
+        assert await write(ev.SetRecorded("orders", "", 0, "", 0, (), False)) == []
+        assert await write(placed._replace(min_in_sync=2)) == ["orders"]
+        assert await write(ev.BrokerRegistered("a", "a", url, "amqp://elsewhere:5672", "", "1")) == ["clients"]
+        told = [server["network-host"] for server in broker.container.greeting.failover_servers]
+        assert told == ["elsewhere"]
+
+    story_of_three(tmp_path, story)
+
+
+def test_members_that_are_awake_together_get_a_tick_in_turn_when_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(set_host, "TICKED_AT_ONCE", 2)
+
+    async def story(sets: HostedSets) -> None:
+        names = [f"s{number}" for number in range(8)]
+        for name in names:
+            await sets.place(name, "a", "b", "c")
+        host, ticked = sets.at("a"), list[str]()
+
+        def note(member: SetMember, now_s: float) -> bool:
+            ticked.append(member.name)
+            return True
+
+        monkeypatch.setattr(SetMember, "tick", note)
+        host._awake = dict.fromkeys([host.members[name] for name in names], 0.0)
+        host._ticks = 10  # none of those at rest has its own now
+        for _ in range(4):
+            host._tick(host._ticked_s)
+
+        assert sorted(ticked) == names
 
     story_of_three(tmp_path, story)
 

@@ -23,7 +23,7 @@ from qpid_ha_broker.cluster.placement import (
     spread,
     static,
 )
-from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE
+from qpid_ha_broker.cluster.promotion_turns import FIRST_AT_ONCE, FIRST_S, PROMOTED_AT_ONCE
 from qpid_ha_broker.cluster.replicas import ReplicaStep, check, wanted_replicas
 from qpid_ha_broker.cluster.shutdown import LIMIT_S, RESUME_S
 from qpid_ha_broker.cluster_map import BrokerPlace, SetEntry
@@ -401,6 +401,27 @@ def test_a_record_is_answered_when_it_is_committed_and_not_before() -> None:
     assert [(each.broker, each.written, each.record) for each in answers] == [("b", True, wanted), ("c", False, wanted)]
 
 
+def test_records_that_are_asked_for_together_are_written_together_and_of_two_for_one_set_the_first_counts() -> None:
+    bench = Bench("a", "b", "c")
+    requests = []
+    for number, name in enumerate(("one", "two", "three")):
+        bench.ask(ms.CreateSet(name, ("a", "b", "c")))
+        wanted = ev.SetRecorded(name, "c", 1, "b", 1, ("b",), True)
+        requests.append(ms.RecordRequested("b", number, name, bench.map.sets[name].record, wanted))
+    rival = requests[0].wanted
+    assert rival is not None
+    requests.append(requests[0]._replace(broker="c", number=9, wanted=rival._replace(primary="c")))
+
+    at_once = bench.feed(ms.HeardTogether(tuple(requests)))
+
+    (written,) = [effect for effect in at_once if isinstance(effect, ms.WriteMap)]
+    assert [event.name for event in written.events if isinstance(event, ev.SetRecorded)] == ["one", "two", "three"]
+    answers = [each for each in bench.feed(ms.MapCommitted(bench.lsn)) if isinstance(each, ms.AnswerRecord)]
+    assert [(each.broker, each.number, each.written) for each in answers] == [
+        ("b", 0, True), ("b", 1, True), ("b", 2, True), ("c", 9, False)
+    ]  # fmt: skip
+
+
 def led(bench: Bench, name: str, primary: str, *backups: str) -> None:
     """Have the set made, and led there, with these in sync."""
     members = (primary, *backups)
@@ -652,7 +673,8 @@ def test_a_primary_that_has_just_begun_does_not_wait_for_a_replica_that_was_take
     ("phase", "connected", "expected"),
     [
         ("recovering", (), [("b", "orders", "c")]),
-        ("active", (ms.BackupReport("c", True, 0),), [("b", "orders", "c")]),
+        ("active", (ms.BackupReport("c", True, 1),), [("b", "orders", "c")]),
+        ("active", (ms.BackupReport("c", True, 0),), []),
         ("active", (ms.BackupReport("a", True, 0),), []),
     ],
 )
@@ -668,6 +690,21 @@ def test_a_primary_that_waits_for_a_failed_backup_no_more_is_not_told_to(
     bench.wait(0.4)
 
     assert orders(bench, OrderKind.DROP) == [("a", "default", "c"), *expected]
+
+
+def test_a_primary_that_does_not_notice_by_itself_that_a_backup_is_gone_is_told_after_a_while() -> None:
+    bench = Bench("a", "b", "c")
+    led(bench, "orders", "b", "c")
+    leading = ms.ReplicaReport("orders", "primary", "active", 1, 5, backups=(ms.BackupReport("c", True, 0),))
+    bench.hosts("b", leading)
+    bench.feed(ms.BrokerDisconnected("c"))
+    bench.wait(1.5)
+    assert orders(bench, OrderKind.DROP) == [("a", "default", "c")]
+
+    bench.hosts("b", leading)
+    bench.wait(1.9)
+
+    assert orders(bench, OrderKind.DROP) == [("a", "default", "c"), ("b", "orders", "c")]
 
 
 @pytest.mark.parametrize("lsn", [7, 5], ids=["it goes further", "it was not restarted"])
@@ -1421,7 +1458,7 @@ def test_hundreds_of_sets_are_led_anew_in_turn_and_the_first_do_not_wait_for_the
     bench.said.clear()
     bench.feed(ms.RequestReceived(1, ms.FailBroker("b")))
     given = [order for order in bench.given() if order.kind is OrderKind.PROMOTE]
-    assert Counter(each.broker for each in given) == dict.fromkeys("ac", PROMOTED_AT_ONCE)
+    assert Counter(each.broker for each in given) == dict.fromkeys("ac", FIRST_AT_ONCE)
 
     begun = 0
     while begun < len(given):
@@ -1437,6 +1474,29 @@ def test_hundreds_of_sets_are_led_anew_in_turn_and_the_first_do_not_wait_for_the
     assert Counter(each.broker for each in given) == dict.fromkeys("ac", len(names) // 2)
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["one of the first is led", "the first take long"])
+def test_the_first_sets_that_a_broker_is_to_lead_are_few_and_then_it_gets_as_many_as_it_may(answers: bool) -> None:
+    bench = Bench("a", "b")
+    names = [f"s{number}" for number in range(2 * PROMOTED_AT_ONCE)]
+    for name in names:
+        bench.ask(ms.CreateSet(name, ("a", "b"), "b"))
+    bench.said.clear()
+    ready = [ms.ReplicaReport(each, "connecting") for each in names]
+    for name in "ab":
+        bench.hosts(name, *ready)
+    given = bench.given()
+    assert len(given) == FIRST_AT_ONCE
+
+    if answers:
+        bench.lead("b", given[0].set, members=("a", "b"))
+        bench.feed(ms.OrderAnswered("b", given[0].number, True, "leads"))
+    else:
+        bench.now_s += FIRST_S
+        bench.wait(0.0)
+
+    assert len(bench.given()) == PROMOTED_AT_ONCE + answers
+
+
 def test_a_broker_that_answers_nothing_is_told_to_lead_the_rest_all_the_same() -> None:
     bench = Bench("a", "b")
     names = [f"s{number}" for number in range(PROMOTED_AT_ONCE + 1)]
@@ -1445,6 +1505,8 @@ def test_a_broker_that_answers_nothing_is_told_to_lead_the_rest_all_the_same() -
     ready = [ms.ReplicaReport(each, "connecting") for each in names]
     for name in "ab":
         bench.hosts(name, *ready)
+    bench.now_s += FIRST_S
+    bench.wait(0.0)
     assert len(orders(bench, OrderKind.PROMOTE)) == PROMOTED_AT_ONCE
 
     bench.said.clear()

@@ -10,7 +10,16 @@ import pytest
 from qpid_ha_broker.amqp.wire.peer_frames import Channel, PeerListener
 from qpid_ha_broker.ha.bundles import Purpose, SubChannelFrame, SubChannelOpened, encode_bundle
 from qpid_ha_broker.ha.frames import FrameError
-from qpid_ha_broker.server.peers.sub_channels import Multiplexer, SharedTimes, SubChannel
+from qpid_ha_broker.server.peers.sub_channels import (
+    AT_ONCE,
+    LATE_S,
+    PAUSE_S,
+    PIECES,
+    Losses,
+    Multiplexer,
+    SharedTimes,
+    SubChannel,
+)
 
 TIMES = SharedTimes(heartbeat_s=1.0, silence_s=2.0, unused_s=30.0)
 
@@ -45,8 +54,12 @@ class Ends:
         self.accepted: list[SubChannel] = []
         self.refusal = ""
         self.unsent = 0
-        self.ours = Multiplexer(TIMES, None, lambda: None, lambda: "there", lambda: self.unsent)
-        self.theirs = Multiplexer(TIMES, self._accept, lambda: None, lambda: "here", lambda: 0)
+        self.pressing: set[str] = set()
+        self.wanted: list[float] = []
+        """Pieces that were asked for, by the seconds until then; 0.0: who is in a hurry."""
+        self.losses = Losses(self.pressing.__contains__, self.wanted.append, lambda: self.wanted.append(0.0))
+        self.ours = Multiplexer(TIMES, None, lambda: None, lambda: "there", lambda: self.unsent, self.losses)
+        self.theirs = Multiplexer(TIMES, self._accept, lambda: None, lambda: "here", lambda: 0, self.losses)
         self.bundles = 0
 
     def _accept(self, sub_channel: SubChannel) -> PeerListener | str:
@@ -57,6 +70,11 @@ class Ends:
 
     def open(self, name: str) -> SubChannel:
         return self.ours.open(name, Purpose.FOLLOW, Told(self.here, name), "amqp://there")
+
+    @property
+    def ended(self) -> list[str]:
+        """The sets whose listeners at this end have heard that the connection is gone, in that order."""
+        return [str(what).removesuffix(": reset") for said, what in self.here if said == "closed"]
 
     def exchange(self) -> None:
         """Until neither has anything to say."""
@@ -151,6 +169,83 @@ def test_when_the_connection_is_lost_listeners_hear_in_the_order_of_opening(ends
     ends.theirs.lost("reset")
     assert ends.here[3:] == [("closed", "c: reset"), ("closed", "a: reset"), ("closed", "b: reset")]
     assert [name for word, name in ends.there if word == "closed"] == [f"{name}/FOLLOW: reset" for name in "cab"]
+
+
+def lost_with(ends: Ends, count: int) -> list[SubChannel]:
+    """A connection with so many sub-channels that is lost; `set0` and so on."""
+    sub_channels = [ends.open(f"set{number}") for number in range(count)]
+    ends.exchange()
+    ends.ours.lost("reset")
+    return sub_channels
+
+
+def test_when_many_sets_lose_a_channel_most_that_wait_for_nothing_hear_of_it_later_and_a_piece_at_a_time(
+    ends: Ends,
+) -> None:
+    count = PIECES * (AT_ONCE + 10) + AT_ONCE
+    sub_channels = lost_with(ends, count)
+    assert ends.ended == [f"set{number}" for number in range(AT_ONCE)]
+    assert not any(sub_channel.is_open for sub_channel in sub_channels)
+    assert ends.wanted == [LATE_S]
+
+    for piece in range(1, PIECES + 1):
+        ends.losses.tell_piece()
+        assert len(ends.ended) == AT_ONCE + piece * (AT_ONCE + 10)
+
+    assert ends.ended == [f"set{number}" for number in range(count)]
+    assert ends.wanted == [LATE_S] + [PAUSE_S] * (PIECES - 1)
+
+
+def test_a_set_that_waits_for_something_hears_at_once_that_its_channel_is_lost(ends: Ends) -> None:
+    ends.pressing.update(("set500", "set600"))
+    lost_with(ends, 700)
+    assert ends.ended == [*(f"set{number}" for number in range(AT_ONCE)), "set500", "set600"]
+
+
+def test_a_sub_channel_that_is_for_something_else_than_to_follow_a_set_is_never_told_late(ends: Ends) -> None:
+    for number in range(AT_ONCE):
+        ends.open(f"set{number}")
+    for purpose in (Purpose.ASK, Purpose.CONTROL, Purpose.FORWARD):
+        ends.ours.open("orders", purpose, Told(ends.here, purpose.name), "amqp://there")
+    ends.exchange()
+    ends.ours.lost("reset")
+    assert ends.ended[AT_ONCE:] == ["ASK", "CONTROL", "FORWARD"]
+
+
+def test_a_connection_that_never_came_about_is_told_of_at_once(ends: Ends) -> None:
+    for number in range(AT_ONCE + 5):
+        ends.open(f"set{number}")
+    ends.ours.lost("reset")
+    assert len(ends.ended) == AT_ONCE + 5
+
+
+def test_who_sends_on_a_lost_channel_of_which_nothing_was_told_yet_hears_of_it_next(ends: Ends) -> None:
+    sub_channels = lost_with(ends, 700)
+    sub_channels[650].send(b"batch")
+    sub_channels[0].send(b"batch")  # it has heard
+    assert ends.wanted == [LATE_S, 0.0]
+
+    ends.losses.tell_hurried()
+
+    assert ends.ended[AT_ONCE:] == ["set650"]
+    ends.losses.tell_piece()
+    assert ends.ended[AT_ONCE + 1 : AT_ONCE + 3] == [f"set{AT_ONCE}", f"set{AT_ONCE + 1}"]
+
+
+def test_a_lost_channel_is_told_of_before_the_next_one_for_its_set_comes(ends: Ends) -> None:
+    lost_with(ends, 700)
+    ends.losses.tell_of("set650")
+    assert ends.ended[AT_ONCE:] == ["set650"]
+    ends.losses.tell_of("set650")
+    assert ends.ended.count("set650") == 1
+
+
+def test_who_closes_a_lost_channel_hears_nothing_more_of_it(ends: Ends) -> None:
+    sub_channels = lost_with(ends, AT_ONCE + 2)
+    sub_channels[AT_ONCE].close("not needed any more")
+    ends.losses.tell_piece()
+    assert ends.ended[AT_ONCE:] == [f"set{AT_ONCE + 1}"]
+    assert ends.ours.take_bundles() == []
 
 
 def test_one_that_does_not_read_is_stopped_and_the_others_go_on(ends: Ends) -> None:

@@ -99,10 +99,11 @@ class Controller:
                     ctx.liveness.answered(name, now_s)
             case ms.TimePassed():
                 self._tick()
-            case ms.RecordRequested():
-                self._records.requested(happened)
-            case ms.OrderAnswered(_, number, done, text):
-                self._order_answered(number, done, text)
+            case ms.RecordRequested() | ms.OrderAnswered():
+                self._heard(happened)
+            case ms.HeardTogether(inputs):
+                for each in inputs:
+                    self._heard(each)
             case ms.RequestReceived():
                 self._operators.requested(happened)
             case ms.MapWritten(number, lsn):
@@ -116,6 +117,7 @@ class Controller:
         """Look at the sets of which something changed."""
         if self._shutdown.is_under_way:
             return
+        self._leadership.begin_review()
         for _ in range(PASSES):
             names, self._ctx.dirty = self._ctx.dirty, set()
             if not names:
@@ -181,11 +183,12 @@ class Controller:
         self._shutdown.tick()
         if self._shutdown.is_under_way:
             return
-        ctx.dirty.update(self._leadership.problems, self._moves.under_way)
+        ctx.dirty.update(self._moves.under_way)
         self._operators.try_early_one()
         if ctx.now_s < self._look_s:
             return
         self._look_s = ctx.now_s + LOOK_INTERVAL_S
+        ctx.dirty.update(self._leadership.problems)
         self._keeper.tick()
         self._moves.clear_out()
         lost = {name for name in ctx.draft.brokers if ctx.liveness.lost_since_s(name) is not None}
@@ -219,7 +222,9 @@ class Controller:
             ctx.write(ev.BrokerChanged(name, False, entry.draining, ctx.message_time_ms))
         # First of all: as long as `default` waits for it no record of any set is committed.
         ctx.order(ctx.name, DEFAULT, OrderKind.DROP, name, f"{name} has failed")
-        ctx.dirty.update(self._sets_of(name))
+        # That it is missing where nothing waits for it is looked at within LOOK_INTERVAL_S.
+        sets = ctx.draft.sets
+        ctx.dirty.update(each for each in self._sets_of(name) if self._leadership.minds_loss(sets[each], name))
 
     def _sets_of(self, name: str) -> list[str]:
         sets = self._ctx.draft.sets.values()
@@ -307,6 +312,12 @@ class Controller:
             ctx.note("info", f"broker {name} is back", name)
             ctx.write(ev.BrokerChanged(name, True, entry.draining, ctx.message_time_ms))
             self._keeper.trigger(self._sets_of(name))
+
+    def _heard(self, heard: ms.RecordRequested | ms.OrderAnswered) -> None:
+        if isinstance(heard, ms.RecordRequested):
+            self._records.requested(heard)
+        else:
+            self._order_answered(heard.number, heard.done, heard.text)
 
     def _order_answered(self, number: int, done: bool, text: str) -> None:
         self._queues.deletion_answered(number, done, text)

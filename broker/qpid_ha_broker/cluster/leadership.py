@@ -17,7 +17,7 @@ What is done about one set (`Leadership.review`), the first that applies:
 | all who could were asked, and have refused | wait a second | what they wait for may come |
 | nobody has ever led it, and somebody is missing or not ready | wait | one that is empty may have lost its data |
 | one in sync of whom a new controller has not heard yet rather should, as follows | wait a moment | it may live |
-| who is to lead it, as follows, begins with PROMOTED_AT_ONCE others | wait | see `promotion_turns` |
+| who is to lead it, as follows, begins with others | wait | see `promotion_turns` |
 | nobody has ever led it | the preferred, else who leads fewest is told to | |
 | some in sync are alive | the furthest is told to, then the preferred, then who leads fewest | it has all |
 | none is | wait, and say who is missing | an operator knows whether they come back |
@@ -36,13 +36,15 @@ from qpid_ha_broker.cluster.group_standing import why_not_served
 from qpid_ha_broker.cluster.leader_choice import LeaderChoice
 from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.messages import FAILED, AnswerRequest, GiveOrder, OrderKind, ReplicaReport
-from qpid_ha_broker.cluster.promotion_turns import PROMOTED_AT_ONCE, PromotionTurns
+from qpid_ha_broker.cluster.promotion_turns import PromotionTurns
 from qpid_ha_broker.cluster.records import SetRecords
 from qpid_ha_broker.cluster.reports import ACTIVE, FOLLOWING, MAY_LEAD, RECOVERING
 from qpid_ha_broker.cluster_map import SetEntry
 
 PROMOTION_LIMIT_S = 20.0
 """So long an operator waits at most for what comes of a promotion that he wants."""
+NOTICED_S = 2.0
+"""Within that a primary at rest notices by itself that a backup's process is gone: see `server.peers.sub_channels`."""
 RETRY_S = 1.0
 RETRY_MOST_S = 10.0
 """After all who could lead have refused: the first pause and the longest; it doubles, and begins anew with a broker."""
@@ -93,6 +95,7 @@ class Leadership:
     def forget_set(self, name: str) -> None:
         """It was deleted, or is led."""
         self._ctx.figures.settled(name, self._ctx.now_s)
+        self._turns.forget_set(name)
         for table in (self.problems, self._refused, self._retry_s, self._pause_s):
             table.pop(name, None)
 
@@ -106,6 +109,10 @@ class Leadership:
         """What is counted is counted once for many sets."""
         self._choice.begin_pass()
         self._turns.begin_pass()
+
+    def begin_review(self) -> None:
+        """Sets are about to be looked at; some may have waited for others."""
+        self._turns.go_on()
 
     def leads(self, entry: SetEntry) -> bool:
         """Whether the set's primary leads it, by its own report."""
@@ -154,7 +161,7 @@ class Leadership:
             self.problems[name] = f"{expected} is to lead it rather than {chosen}, and has not been heard of yet"
             return
         if not self._turns.has_turn(chosen, name):
-            self.problems[name] = f"{chosen} is to lead it, and begins with {PROMOTED_AT_ONCE} others first"
+            self.problems[name] = f"{chosen} is to lead it, and begins with others first"
             return
         self.problems[name] = f"{chosen} is told to lead"
         cause = f"{entry.record.primary} has failed" if entry.record.generation else "the set is new"
@@ -281,11 +288,25 @@ class Leadership:
             is_away = name not in entry.replicas and leading is not None and leading.phase == RECOVERING
             if name == record.primary or not (is_failed or is_away) or key in self._dropped:
                 continue
-            if leading is not None and not _may_wait_for(leading, name):
-                continue  # it has noticed by itself, and its record will say so: hundreds need not be told one by one
+            if leading is not None and not (_may_wait_for(leading, name) and self.minds_loss(entry, name)):
+                continue  # by itself, and its record says so or will: hundreds need not be told one by one
             if ctx.orders.pending(entry.name, OrderKind.DROP, ctx.now_s, name) is None:
                 cause = f"{name} has failed" if is_failed else f"{name} has no replica any more"
                 ctx.order(record.primary, entry.name, OrderKind.DROP, name, cause)
+
+    def minds_loss(self, entry: SetEntry, broker: str) -> bool:
+        """Whether something is to be done at once about a set because that broker is lost.
+
+        Its primary may wait for nothing from there, and knows of the loss itself in a moment: hundreds of those would
+        keep the sets waiting that nobody leads.
+        """
+        ctx, record = self._ctx, entry.record
+        leading = ctx.reports.leads(record.primary, entry.name, record.generation)
+        if leading is None or leading.phase != ACTIVE or not ctx.liveness.is_gone(broker):
+            return True
+        lost_since_s = ctx.liveness.lost_since_s(broker)
+        is_new = lost_since_s is not None and ctx.now_s - lost_since_s < NOTICED_S
+        return not is_new or any(backup.name == broker and backup.lag for backup in leading.backups)
 
     # --- what an operator wants
 
@@ -358,7 +379,9 @@ class Leadership:
                 self.promotion_ended(number, False, "it has failed meanwhile")
 
     def tick(self) -> None:
-        """Time has passed: of some promotions nobody will hear any more."""
+        """Time has passed: of some promotions nobody will hear any more, and some sets may be led now."""
+        self._turns.time_passed()
+        self._ctx.dirty.update(self.problems.keys() - self._turns.held)
         for number, wanted in list(self._wanted.items()):
             if self._ctx.now_s - wanted.since_s >= PROMOTION_LIMIT_S:
                 text = f"nothing was heard of it within {PROMOTION_LIMIT_S:g} s; see `qpid-ha set show {wanted.set}`"

@@ -88,6 +88,8 @@ class Liveness:
         """The same of its last answer: it leads."""
         self._silent: set[str] = set()
         """Of those that are lost: nothing says that they are gone, but that nothing was heard of them."""
+        self._gone: set[str] = set()
+        """Of those that are lost: their connections were reset, so that who had one knows it, too."""
         self._looked_s = 0.0
         self._woke_s = -inf
         """When the controller did, after it had slept."""
@@ -101,6 +103,7 @@ class Liveness:
         self._asked_s, self._answered_s = {}, {}
         self._refusing.clear()
         self._silent.clear()
+        self._gone.clear()
         self._life[own] = BrokerLife.ALIVE
 
     def heard(self, name: str, now_s: float) -> bool:
@@ -144,7 +147,7 @@ class Liveness:
     def _forget_doubt(self, name: str) -> None:
         for table in (self._reset_s, self._asked_s, self._answered_s):
             table.pop(name, None)
-        for names in (self._refusing, self._silent):
+        for names in (self._refusing, self._silent, self._gone):
             names.discard(name)
 
     def life(self, name: str) -> BrokerLife:
@@ -166,6 +169,10 @@ class Liveness:
     def may_live(self, name: str) -> bool:
         """Whether it counts as lost only because nothing was heard of it."""
         return name in self._silent
+
+    def is_gone(self, name: str) -> bool:
+        """Whether it counts as lost because its process has ended: whoever had a connection to it was told."""
+        return name in self._gone
 
     def to_ask(self, now_s: float, failure_timeout_s: float) -> list[str]:
         """Who is to be asked now whether it leads: nothing was heard of it for a while, or its connection is lost."""
@@ -198,6 +205,7 @@ class Liveness:
             return []
         lost: list[Loss] = []
         silent: set[str] = set()
+        gone: set[str] = set()
         for name, life in self._life.items():
             if life is BrokerLife.LOST or name == self.own:
                 continue
@@ -211,6 +219,7 @@ class Liveness:
             is_away = now_s - reset_s >= back_after_s and answered_s < reset_s
             if name in self._refusing or is_away:
                 lost.append(Loss(name, "its process is gone", self._reset_s[name]))
+                gone.add(name)
             elif now_s - there_s >= failure_timeout_s:
                 why = f"nothing was heard of it for {failure_timeout_s:g} s"
                 lost.append(Loss(name, f"{why}, but answers" if answered_s > heard_s else why, there_s))
@@ -218,4 +227,5 @@ class Liveness:
         for loss in lost:
             self.fail(loss.name, now_s)
         self._silent |= silent
+        self._gone |= gone
         return lost

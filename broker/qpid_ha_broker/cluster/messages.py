@@ -491,6 +491,13 @@ class MapCommitted(NamedTuple):
     lsn: int
 
 
+class HeardTogether(NamedTuple):
+    """What brokers have said within one round of the driver's loop, in that order: one look at the sets that it is
+    about, and one `WriteMap`, do for all of it. When a broker that led many sets has failed it is hundreds."""
+
+    inputs: tuple[RecordRequested | OrderAnswered, ...]
+
+
 ControllerInput = (
     ControllerBegan
     | ControllerEnded
@@ -504,6 +511,7 @@ ControllerInput = (
     | RequestReceived
     | MapWritten
     | MapCommitted
+    | HeardTogether
 )
 
 

@@ -85,6 +85,8 @@ class Turns:
         if sets is not None and sets.proxying is not None and sets.proxying.awaits_flush:
             broker.flush_touched()  # what is relayed has nothing to do with the move
             sets.proxying.flush()
+        if sets is not None:
+            sets.service.turn_begins()
         (_, batch), *others = container.turn()
         broker.is_in_turn = True
         broker.membership.default.turn_ended(batch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from qpid_ha_broker.amqp.connections.connection import Connection
@@ -17,7 +18,7 @@ from qpid_ha_broker.amqp.wire.peer_frames import SHARED_CAPABILITY, Channel, Pee
 from qpid_ha_broker.ha.bundles import Purpose
 from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.server.peers.peer_channels import Dialler, OutgoingChannel
-from qpid_ha_broker.server.peers.sub_channels import Accept, Multiplexer, SharedTimes, SubChannel
+from qpid_ha_broker.server.peers.sub_channels import Accept, Losses, Multiplexer, SharedTimes, SubChannel
 from qpid_ha_broker.server.runtime.due_parties import DueItems
 from qpid_ha_broker.server.runtime.host import Host
 
@@ -26,6 +27,10 @@ log = logging.getLogger("peers")
 CUT_BYTES: Final = 256 * 1024 * 1024
 """Unsent on a connection: beyond it, the other broker is given up. It can come back and compare."""
 TIMES: Final = SharedTimes()
+
+
+def _always(_set_name: str) -> bool:
+    return True
 
 
 class SharedHost(Host, Protocol):
@@ -42,7 +47,7 @@ class SharedConnection:
         self.address = address
         """That this broker has connected to; empty: the other one has."""
         self.channel: Channel | None = None
-        self.mux = Multiplexer(owner.times, accept, self._want_flush, self._peer, self._unsent_bytes)
+        self.mux = Multiplexer(owner.times, accept, self._want_flush, self._peer, self._unsent_bytes, owner.losses)
         self._owner = owner
 
     def _want_flush(self) -> None:
@@ -117,12 +122,23 @@ class SharedConnection:
 class SharedConnections:
     """The promise: to each address there is one connection of ours at most, and it is kept while it is needed.
 
-    `accept`: who listens to a sub-channel that another broker has opened. For the listener's methods, which are about
-    connections that others open, see `PeerListener`.
+    `accept`: who listens to a sub-channel that another broker has opened. `is_pressing`: see `Losses`. For the
+    listener's methods, which are about connections that others open, see `PeerListener`.
     """
 
-    def __init__(self, broker: SharedHost, dialler: Dialler, accept: Accept, times: SharedTimes = TIMES) -> None:
+    def __init__(
+        self,
+        broker: SharedHost,
+        dialler: Dialler,
+        accept: Accept,
+        times: SharedTimes = TIMES,
+        is_pressing: Callable[[str], bool] = _always,
+    ) -> None:
         self.times = times
+        self.losses = Losses(is_pressing, self._want_piece, self._want_hurried)
+        self._piece: asyncio.TimerHandle | None = None
+        """When more listeners are told of lost connections."""
+        self._is_hurrying = False
         self._broker = broker
         self._dialler = dialler
         self._accept = accept
@@ -139,6 +155,7 @@ class SharedConnections:
 
     def open(self, address: str, set_name: str, purpose: Purpose, listener: PeerListener) -> SubChannel:
         """A sub-channel to the broker at `address`; `listener` hears whether there is one, but not at once."""
+        self.losses.tell_of(set_name)
         connection = self._ours.get(address)
         if connection is None:
             connection = self._ours[address] = SharedConnection(self, address, None)
@@ -195,6 +212,26 @@ class SharedConnections:
             del self._ours[connection.address]
             del self._dialled[connection.address]
 
+    def _want_piece(self, after_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._piece is None or self._piece.when() > loop.time() + after_s:
+            if self._piece is not None:
+                self._piece.cancel()
+            self._piece = loop.call_later(after_s, self._tell_piece)
+
+    def _tell_piece(self) -> None:
+        self._piece = None
+        self.losses.tell_piece()
+
+    def _want_hurried(self) -> None:
+        if not self._is_hurrying:
+            self._is_hurrying = True
+            asyncio.get_running_loop().call_soon(self._tell_hurried)
+
+    def _tell_hurried(self) -> None:
+        self._is_hurrying = False
+        self.losses.tell_hurried()
+
     # --- the broker's calls
 
     def flush(self) -> None:
@@ -218,6 +255,8 @@ class SharedConnections:
             channel.close(reason)
         self._ours.clear()
         self._dialled.clear()
+        if self._piece is not None:
+            self._piece.cancel()
 
 
 class SubChannelOpener:

@@ -128,6 +128,8 @@ class ControllerService:
         """Names of queues about which it was said that they cannot be placed."""
         self._numbers = itertools.count(1)
         self._inputs: list[ms.ControllerInput] = []
+        self._heard_in_round: list[ms.RecordRequested | ms.OrderAnswered] = []
+        """What brokers have said in this round of the loop: the core hears it before anything else, or as it ends."""
         self._is_feeding = False
         self._tasks = BackgroundTasks()
         self._actions: dict[type, Callable[[Any], None]] = {
@@ -168,6 +170,7 @@ class ControllerService:
         """Nobody is listened to any more; whoever is asked something hears `reason`."""
         self.is_active = False
         self._tasks.cancel()
+        self._heard_in_round.clear()
         self._uncommitted_lsn = self._committed_lsn = 0
         self._brokers.clear()
         channels, self._channels = self._channels, {}
@@ -318,15 +321,11 @@ class ControllerService:
         return next((f"default has the {kind} {name}" for kind, there in kinds if name in there), "")
 
     def _heard(self, name: str, frame: cf.ControlFrame) -> None:
-        match frame:
-            case cf.RecordAsked(number, set_name, expected, wanted):
-                self._feed(ms.RecordRequested(name, number, set_name, expected, wanted))
-            case cf.OrderDone(number, done, text):
-                self._feed(ms.OrderAnswered(name, number, done, text))
-            case cf.Asked():
-                self._asked(name, frame)
-            case _:
-                raise cf.ControlFrameError(f"{type(frame).__name__} is for brokers")
+        if isinstance(frame, cf.Asked):
+            self._asked(name, frame)
+        else:
+            self._heard_in_round.append(_input_of(name, frame))
+            self._broker.schedule_turn()
 
     def _asked(self, name: str, asked: cf.Asked) -> None:
         number, method, params, caller = asked
@@ -377,10 +376,21 @@ class ControllerService:
 
     # --- the core
 
-    def _feed(self, happened: ms.ControllerInput) -> None:
-        if self._default.replication.read_only and not isinstance(happened, ms.ControllerEnded):
-            return  # this broker leads no more, and `end` follows with the turn
-        self._inputs.append(happened)
+    def turn_begins(self) -> None:
+        """The round of the loop is over: what it brought is one input, and written in this turn."""
+        if self._heard_in_round:
+            self._feed()
+
+    def _feed(self, happened: ms.ControllerInput | None = None) -> None:
+        """Put what was heard in this round before the core, then `happened`."""
+        heard, self._heard_in_round = self._heard_in_round, []
+        if self._default.replication.read_only:
+            if not isinstance(happened, ms.ControllerEnded):
+                return  # this broker leads no more, and `end` follows with the turn
+        elif heard:
+            self._inputs.append(heard[0] if len(heard) == 1 else ms.HeardTogether(tuple(heard)))
+        if happened is not None:
+            self._inputs.append(happened)
         if self._is_feeding:
             return
         self._is_feeding = True
@@ -431,6 +441,17 @@ class ControllerService:
                 channel.close(effect.text)
         self._channels.pop(effect.name, None)
         self._channels |= {each.name: channel for channel, each in self._brokers.items() if each.name == effect.name}
+
+
+def _input_of(broker: str, frame: cf.ControlFrame) -> ms.RecordRequested | ms.OrderAnswered:
+    """What a broker says with it. Raises ControlFrameError."""
+    match frame:
+        case cf.RecordAsked(number, set_name, expected, wanted):
+            return ms.RecordRequested(broker, number, set_name, expected, wanted)
+        case cf.OrderDone(number, done, text):
+            return ms.OrderAnswered(broker, number, done, text)
+        case _:
+            raise cf.ControlFrameError(f"{type(frame).__name__} is for brokers")
 
 
 def _refusal(error: ModelError) -> ms.AnswerRequest:

@@ -4,19 +4,31 @@ A broker with a thousand resource sets would otherwise need a thousand connectio
 sub-channels is collected until the end of the turn, and then goes out together: three hundred sets that write in one
 turn cost one message. One heartbeat serves all.
 
+A connection that is lost takes all of its sub-channels with it, and what hundreds of sets do about that would keep
+those waiting that have lost their primary. So whose listener is told at once, and whose in pieces:
+
+| the sub-channel | its listener hears of the end | why |
+| --- | --- | --- |
+| is of a set that waits for something, or is for something else than to follow it | at once | somebody waits |
+| is one of the first AT_ONCE | at once | they are few |
+| is another one | in a piece, within LATE_S and PIECES * PAUSE_S | its set is at rest |
+| the same, and something is sent on it | soon | now somebody waits |
+| the same, and a new one for its set is opened | before that | to the listener the old one has ended first |
+
 Only who opened the connection opens sub-channels; their numbers ascend, and none is used twice. One of them that is not
 read is stopped by itself: its frames wait at their sender, and the others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
 from qpid_ha_broker.ha.bundles import (
     Entry,
+    Purpose,
     SubChannelClosed,
     SubChannelFrame,
     SubChannelOpened,
@@ -84,6 +96,8 @@ class SubChannel:
     def send(self, data: bytes) -> None:
         """Send a frame after all others; it goes out with the end of the turn. Nothing happens after the end."""
         if not self.is_open:
+            if self.listener is not None:
+                self._mux.losses.hurry(self)
             return
         if self._is_stopped:
             self._held.append(data)
@@ -118,15 +132,102 @@ class SubChannel:
         return listener
 
 
+AT_ONCE: Final = 32
+"""Listeners that are told at once that a connection is lost, though nothing of theirs waits."""
+LATE_S: Final = 0.5
+"""Until the first piece of the others: by then most sets that have lost their primary with the connection are led."""
+PAUSE_S: Final = 0.05
+"""Between two pieces."""
+PIECES: Final = 20
+"""At most. A piece is AT_ONCE sets or more: what they write goes out together, which a few at a time do not share."""
+
+
+class Losses:
+    """The promise: each listener hears once that its sub-channel has ended, by the table above.
+
+    `is_pressing`: whether the set of that name waits for something. `want_piece`: called with the seconds after which
+    `tell_piece` is to be called, unless it will be sooner; `want_hurried`: the same of `tell_hurried`, soon.
+    """
+
+    def __init__(
+        self,
+        is_pressing: Callable[[str], bool],
+        want_piece: Callable[[float], None],
+        want_hurried: Callable[[], None],
+    ) -> None:
+        self._is_pressing = is_pressing
+        self._want_piece, self._want_hurried = want_piece, want_hurried
+        self._late: dict[str, dict[SubChannel, str]] = {}
+        """By set, in the order in which they will be told: those whose listeners are not told yet, with the reason."""
+        self._piece = 0
+        """Sets that are told of together."""
+        self._hurried: dict[str, None] = {}
+
+    def lost(self, sub_channels: Iterable[SubChannel], reason: str) -> None:
+        """A connection is gone with all of these, in the order in which they were opened."""
+        calm = 0
+        now: list[SubChannel] = []
+        for sub_channel in sub_channels:
+            may_wait = (
+                sub_channel.is_open and sub_channel.purpose == Purpose.FOLLOW and not self._is_pressing(sub_channel.set)
+            )
+            calm += may_wait
+            if may_wait and calm > AT_ONCE:
+                sub_channel.is_open = False
+                self._late.setdefault(sub_channel.set, {})[sub_channel] = reason
+            else:
+                now.append(sub_channel)
+        if self._late:
+            self._piece = max(AT_ONCE, -(-len(self._late) // PIECES))
+            self._want_piece(LATE_S)
+        for sub_channel in now:
+            _tell(sub_channel, reason)
+
+    def hurry(self, sub_channel: SubChannel) -> None:
+        """Its set has something to send."""
+        if sub_channel.set in self._late:
+            self._hurried[sub_channel.set] = None
+            self._want_hurried()
+
+    def tell_hurried(self) -> None:
+        """Of the sets that have something to send."""
+        hurried, self._hurried = self._hurried, {}
+        for set_name in hurried:
+            self.tell_of(set_name)
+
+    def tell_piece(self) -> None:
+        """Of some sets."""
+        for set_name in list(self._late)[: self._piece]:
+            self.tell_of(set_name)
+        if self._late:
+            self._want_piece(PAUSE_S)
+
+    def tell_of(self, set_name: str) -> None:
+        """Of that set, if there is something to tell: a new sub-channel for it comes."""
+        for sub_channel, reason in self._late.pop(set_name, {}).items():
+            _tell(sub_channel, reason)
+
+    def forget(self, sub_channel: SubChannel) -> None:
+        """Its listener has closed it."""
+        self._late.get(sub_channel.set, {}).pop(sub_channel, None)
+
+
+def _tell(sub_channel: SubChannel, reason: str) -> None:
+    listener = sub_channel.ended()
+    if listener is not None:
+        listener.closed(sub_channel, reason)
+
+
 Accept = Callable[[SubChannel], PeerListener | str]
 """Who listens to a sub-channel that the other broker has opened, or why nobody does."""
 
 
 class Multiplexer:
-    """The promise: each sub-channel's listener hears `closed`, once and last; in the order in which they were opened.
+    """The promise: each sub-channel's listener hears `closed`, once and last; of a lost connection see `Losses`.
 
     `opens`: the connection is ours, and so are its sub-channels; else `accept` says who listens. `put_first` is called
-    when there is something to take where there was nothing. `peer` and `unsent_bytes` are of the connection.
+    when there is something to take where there was nothing. `peer` and `unsent_bytes` are of the connection. `losses`:
+    who tells listeners of its end.
     """
 
     def __init__(
@@ -136,8 +237,10 @@ class Multiplexer:
         put_first: Callable[[], None],
         peer: Callable[[], str],
         unsent_bytes: Callable[[], int],
+        losses: Losses,
     ) -> None:
         self.peer = peer
+        self.losses = losses
         self._times = times
         self._accept = accept
         self._put_first = put_first
@@ -199,6 +302,7 @@ class Multiplexer:
     def forget(self, sub_channel: SubChannel) -> None:
         """It has ended."""
         self._sub_channels.pop(sub_channel.number, None)
+        self.losses.forget(sub_channel)
         self._unread.pop(sub_channel, None)
         self._used_s = self._clock_s
 
@@ -292,7 +396,7 @@ class Multiplexer:
         return not self._sub_channels and self._clock_s - self._used_s > self._times.unused_s
 
     def lost(self, reason: str) -> None:
-        """The connection is gone, and all sub-channels with it: those that were opened first are told first."""
+        """The connection is gone, and all sub-channels with it."""
         self._has_ended = True
         peer = self.peer()
         # The connection has this: without a collector neither is freed as long as this has the connection.
@@ -300,10 +404,7 @@ class Multiplexer:
         sub_channels, self._sub_channels = self._sub_channels, {}
         self._pending, self._pending_bytes = [], 0
         self._unread.clear()
-        for sub_channel in sub_channels.values():
-            listener = sub_channel.ended()
-            if listener is not None:
-                listener.closed(sub_channel, reason)
+        self.losses.lost(sub_channels.values(), reason)
 
 
 def _nothing() -> None:

@@ -97,7 +97,11 @@ class SetCluster:
         self._status: object = None
         self._due: dict[str, None] = dict.fromkeys(self.map.sets)
         """Sets to host, not to host any more, or with other brokers."""
+        self._arranged: dict[str, tuple[object, ...]] = {}
+        """Of sets that are hosted: what was said of them last. A record changes often, and hardly ever any of that."""
         self._entries = dict(self.map.queues_by_id)
+        self._had_many = bool(self.map.sets)
+        """There were sets beside `default` when clients were last told who serves."""
         self._unsettled: dict[str, None] = {}
         """Sets of which this broker hosts another one of that name, unless its map is old."""
         self._again_s = 0.0
@@ -129,6 +133,7 @@ class SetCluster:
     def change_settings(self, settings: BrokerSettings) -> None:
         """Other settings are in force."""
         self.service.core.change_settings(controller_settings(settings), find_placement(settings.replicas.placement))
+        self._arranged.clear()
         self._due |= dict.fromkeys(self.map.sets)
         self._want_hosting()
         self._broker.schedule_turn()
@@ -229,7 +234,6 @@ class SetCluster:
     # --- what the map says
 
     def _map_changed(self, changes: Changes) -> None:
-        had_many = bool(self._broker.container.directory.has_many_sets)
         self._due |= dict.fromkeys(changes.sets)
         if changes.brokers:
             self._due |= dict.fromkeys(
@@ -246,7 +250,9 @@ class SetCluster:
         self._want_hosting()
         self.queues.map_changed(changes, queues)
         self.forwarding.map_changed()
-        if had_many or changes.sets:
+        has_many = bool(self.map.sets)
+        if has_many != self._had_many or (has_many and changes.brokers):  # not for the record of each of hundreds
+            self._had_many = has_many
             self._broker.membership.clients.update()
         if self.proxying is not None:
             self.proxying.look_soon()
@@ -276,6 +282,11 @@ class SetCluster:
                     continue
                 log.warning("set %s was deleted and made again: what is here of the earlier one is left behind", name)
                 self.hosts.unhost(name, "it was deleted, and another set has its name", delete=False)
+            wanted = addresses, own.address, entry.min_in_sync, cluster
+            if name in self.hosts.members and self._arranged.get(name) == wanted:
+                self.queues.look_at(name)
+                continue
+            self._arranged[name] = wanted
             if name in self.hosts.members or name in self.hosts.loading:
                 self.hosts.change_replicas(name, addresses, own.address, min_in_sync=entry.min_in_sync, cluster=cluster)
             else:
@@ -317,6 +328,7 @@ class SetCluster:
             reason = "the cluster map has its replicas elsewhere"
             may_be_wanted = self.name in entry.record.members
         log.info("set %s is not hosted here any more: %s", name, reason)
+        self._arranged.pop(name, None)
         self.hosts.unhost(name, reason, delete=not may_be_wanted)
         self._reportable(name)
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -49,6 +50,10 @@ MAP_INTERVAL_S: Final = 0.25
 """Between two looks whether the map is current that is waited for."""
 HEARTBEAT_S: Final = 1.0
 """On a connection that sets share, or more often: twice in `ha.failure-timeout`."""
+TICKED_AT_ONCE: Final = 64
+TICK_SHARES: Final = 4
+"""When more members than that are awake each gets one tick of so many: that hundreds of sets fail over is no reason to
+look at all of them ten times in a second, which takes as much of the processor as a quarter of what they do."""
 REST_TICKS: Final = 50
 """A member at rest gets one tick of so many."""
 TAIL_SHARE: Final = 64
@@ -90,7 +95,7 @@ class SetHost:
         settings = broker.current()
         silence_s = settings.replicas.failure_timeout_s
         times = SharedTimes(heartbeat_s=min(HEARTBEAT_S, silence_s / 2), silence_s=silence_s)
-        self.shared = SharedConnections(broker, dialler, self._accept, times)
+        self.shared = SharedConnections(broker, dialler, self._accept, times, partial(_is_pressing, self.members))
         self._broker = broker
         self._fleet: StoreFleet | None = None
         """The stores; None: replicas are in memory only."""
@@ -376,6 +381,7 @@ class SetHost:
     def _accept(self, sub_channel: SubChannel) -> PeerListener | str:
         name = self._broker.current().name
         if sub_channel.purpose == Purpose.FOLLOW:
+            self.shared.losses.tell_of(sub_channel.set)
             member = self.members.get(sub_channel.set)
             if member is not None:
                 return member.peers.accept(sub_channel)
@@ -458,7 +464,8 @@ class SetHost:
         self.questions.tick(now_s)
         self._lines.flush()
         members = list(self.members.values())
-        for member in dict.fromkeys([*self._awake, *(members if was_stopped else members[self._ticks :: REST_TICKS])]):
+        awake = islice(self._awake, max(TICKED_AT_ONCE, -(-len(self._awake) // TICK_SHARES)))  # who was ticked is last
+        for member in dict.fromkeys([*awake, *(members if was_stopped else members[self._ticks :: REST_TICKS])]):
             keep_at_s = self._awake.pop(member, 0.0)
             is_awake = member.tick(now_s)
             if member.kept is not None and (now_s >= keep_at_s or not is_awake):
@@ -466,6 +473,12 @@ class SetHost:
                 member.kept.tick()
             if is_awake:
                 self._awake[member] = keep_at_s
+
+
+def _is_pressing(members: Mapping[str, HostedMember], set_name: str) -> bool:
+    """Whether something of that set waits: its member has to hear at once that a sub-channel is lost."""
+    member = members.get(set_name)
+    return not (isinstance(member, SetMember) and member.is_at_rest)
 
 
 async def _make_way(
