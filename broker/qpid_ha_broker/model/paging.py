@@ -8,6 +8,7 @@ less than half of the usual lead is left. Pure: the driver reads files and gives
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -167,11 +168,13 @@ class Paging:
             queue = self._catalog.queues_by_id.get(queue_id)
             if queue is None or not queue.messages.count:
                 continue
+            if outdated:
+                yield from self._move_cold(queue, piece.source, records, outdated, tally)
             kept: Container[int] | None = None
             for start in range(0, len(records.lsns), STEP):
                 ids = records.lsns[start : start + STEP].tolist()
                 places = dict(zip(ids, range(start, start + len(ids)), strict=True))
-                entries = queue.messages.find_all(ids)
+                entries = queue.messages.find_to_page(ids, outdated)
                 if outdated:
                     self._move(queue, entries, piece.source, records, places, outdated, tally)
                 here = [entry for entry in entries if type(entry.body) is not BodyRef]
@@ -183,6 +186,29 @@ class Paging:
                 yield
             if queue.messages.paged and queue not in self._ahead:
                 self._ahead[queue] = _ReadAhead(queue)
+
+    def _move_cold(
+        self, queue: Queue, source: BodySource, records: PlacedRecords, outdated: Container[str], tally: Tally,
+    ) -> Iterator[None]:  # fmt: skip
+        """Let what is cold stay so, where `records` have all of it. What they have in part, `_move` opens."""
+        messages = queue.messages
+        colds = [
+            cold
+            for cold in messages.cold_within(min(records.lsns), max(records.lsns))
+            if cold.source.name in outdated
+        ]  # fmt: skip
+        if not colds:
+            return
+        order = sorted(range(len(records.lsns)), key=records.lsns.__getitem__)
+        lsns = [records.lsns[place] for place in order]
+        for cold in colds:
+            at = bisect_left(lsns, cold.first_id)
+            places = order[at : at + cold.count]
+            if lsns[at : at + cold.count] == cold.ids():
+                moved = cold.moved(source, [records.offsets[place] for place in places])
+                if messages.replace_cold(cold, moved):
+                    tally.moved += cold.body_bytes
+            yield
 
     def _move(
         self, queue: Queue, entries: Sequence[Entry], source: BodySource, records: PlacedRecords,
