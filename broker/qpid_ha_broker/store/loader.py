@@ -105,12 +105,20 @@ class Contents:
         for ref in stretch.refs():
             self.messages.setdefault(ref.lsn, (header, ref))
 
-    def cold_in_order(self, held: Iterable[int], takes_cold: bool) -> list[ColdMessages]:
-        """The stretches that stay such, by ascending id, between which and not within which all `messages` are."""
-        for message_id in (*self.failures, *held):
-            self.warm(message_id)
+    def separate(self, takes_cold: bool = True) -> None:
+        """See to it that no message is among those of a stretch that is not one of them."""
+        if self.cold.is_empty:
+            return
         for stretch in self.cold.mixed(sorted(self.messages)) if takes_cold else self.cold.pop_all():
             self._unpack(stretch)
+
+    def cold_in_order(self, held: Iterable[int], takes_cold: bool) -> list[ColdMessages]:
+        """The stretches that stay such, by ascending id."""
+        if self.cold.is_empty:
+            return []
+        for message_id in (*self.failures, *held):
+            self.warm(message_id)
+        self.separate(takes_cold)
         return self.cold.pop_all()
 
     def entries(self) -> list[Entry]:
@@ -169,6 +177,8 @@ class Loader:
     def end_snapshot(self, end: SnapshotEnd) -> None:
         """What follows is the journal's."""
         self._is_snapshot, self._base = False, end
+        for contents in self._contents.values():
+            contents.separate()
 
     def load(self, data: bytes) -> None:
         """Apply the records of one block. Raises RecordError."""
@@ -373,13 +383,18 @@ class ColdContents:
         self._stretches: list[ColdMessages] = []
         self._is_sorted = True
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is none."""
+        return not self._stretches
+
     def add(self, stretch: ColdMessages) -> None:
         """In any order: a snapshot that was made beside the broker has the newest first."""
         self._stretches.append(stretch)
         self._is_sorted = False
 
     def pop(self, message_id: int) -> ColdMessages | None:
-        """The stretch among whose ids that one may be; it is not here any more."""
+        """The stretch among whose ids that one may be; it is not here any more. Once none is `mixed` with another."""
         if not self._stretches:
             return None
         self._sort()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from qpid_ha_broker.events.codec import LogRecord, decode, encode_all
 from qpid_ha_broker.events.layout import LOCAL_BASE
@@ -20,6 +20,8 @@ from .snapshot_index import IndexedBlock, SnapshotIndex, Stretch
 from .survey import SegmentFound, Survey, limits_of
 
 T = TypeVar("T")
+_ALL_LSNS: Final = (1 << 64) - 1
+"""The limit of what is in a snapshot."""
 
 
 class Part(NamedTuple):
@@ -101,7 +103,7 @@ class JournalReader:
                 elif block.kind is not BlockKind.EVENTS:
                     text = f"expected events or the end of a snapshot, found {block.kind.name}"
                     raise StoreDamaged(path, block.offset, text)
-                yield Part(path, block, -1, block.last_lsn, header.created_ms)
+                yield Part(path, block, -1, _ALL_LSNS, header.created_ms)
             if not reader.closed:
                 raise StoreDamaged(path, reader.end, reader.instead)
             if reader.end != reader.file_bytes:
@@ -121,20 +123,29 @@ class JournalReader:
                     raise StoreDamaged(path, block.offset, str(error)) from error
         self.bytes_read += index.end.end
         self.base = _end_of(path, index.end)
-        yield Part(path, index.end, -1, index.end.last_lsn, header.created_ms)
+        yield Part(path, index.end, -1, _ALL_LSNS, header.created_ms)
 
     def _rests(self, path: str, file: File, header: FileHeader, indexed: IndexedBlock) -> Iterator[Part]:
-        """What has to be read of a block, of which all is checked."""
-        data = file.read(indexed.offset, BLOCK_HEADER_BYTES + indexed.length)
-        block = read_block(data, 0, header.number, base=indexed.offset)
+        """What is loaded of a block; where the index has no copy of it, the block is read, and all of it checked."""
+        at, data = 0, indexed.copied
+        if not data:
+            data = self._read_data(path, file, header, indexed)
+        for start, length in indexed.rests:
+            if not indexed.copied:
+                at = start
+            rest = Block(
+                BlockKind.EVENTS, 0, 0, 0, 0, 0, indexed.offset + start, data[at : at + length], length
+            )  # fmt: skip
+            yield Part(path, rest, -1, _ALL_LSNS, header.created_ms)
+            at += length
+
+    def _read_data(self, path: str, file: File, header: FileHeader, indexed: IndexedBlock) -> bytes:
+        size = BLOCK_HEADER_BYTES + indexed.length
+        block = read_block(file.read(indexed.offset, size), 0, header.number, base=indexed.offset)
         if not isinstance(block, Block) or block.kind is not BlockKind.EVENTS or block.length != indexed.length:
             text = block.text if isinstance(block, BlockProblem) else "expected a block as the index has it"
             raise StoreDamaged(path, indexed.offset, text)
-        for start, length in indexed.rests:
-            rest = block._replace(
-                offset=block.offset + start, data=block.data[start : start + length], length=length
-            )  # fmt: skip
-            yield Part(path, rest, -1, block.last_lsn, header.created_ms)
+        return block.data
 
     def _segment(self, segment: SegmentFound) -> Iterator[Part]:
         with open_blocks(self._disk, segment.path, segment.header, limit=segment.end) as reader:

@@ -5,7 +5,8 @@ index that is missing, damaged, or of another snapshot costs time and nothing el
 
 A stretch is up to 512 messages of one queue in one block, by ascending id: durable, for that queue alone, without a
 last-value key, all of one priority, that never expire, and no part of a unit. What else there is, is rest: all that
-configures, failed deliveries, messages that expire or are in several queues, and what there is too little of.
+configures, failed deliveries, messages that expire or are in several queues, and what there is too little of. Of a
+block that has little of it, the index has the rest, too, so that a start need not read the block.
 
 The index lies beside its snapshot and has its number. It is written first, so a snapshot without one was made by an
 older release; and an older release, which knows of no index, reads the snapshot.
@@ -23,7 +24,7 @@ from zlib import crc32
 
 from qpid_ha_broker.events.layout import ONE_QUEUE, PLAIN, Layout, RecordKind, word_of
 from qpid_ha_broker.events.scan import scan_plain
-from qpid_ha_broker.model.queues.cold import STRETCH_LENGTH, ColdMessages, packed
+from qpid_ha_broker.model.queues.cold import ColdMessages, packed
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import BodySource
 
@@ -33,9 +34,14 @@ from .files import Disk, File
 from .layout import snapshot_index_path, snapshot_path
 
 INDEX_VERSION: Final = 1
+STRETCH_LENGTH: Final = 512
+"""Messages in a stretch at most: what somebody who wants one of them has to unpack."""
 MIN_MESSAGES: Final = 16
 MIN_BYTES: Final = 64 * 1024
 """Fewer messages than that, with fewer bytes of records than that, are no stretch."""
+
+COPIED_BYTES: Final = 64 * 1024
+"""Up to so much of the rest of a block is copied into the index."""
 
 _MAGIC: Final = b"QhIx"
 _SEAL: Final = Layout({"magic": "4s", "checksum": "I"})
@@ -47,7 +53,8 @@ _HEAD: Final = Layout(
     _SEAL.end,
 )  # fmt: skip
 """`end_at`: where in the snapshot its END begins; the checksums: of its header, and of END with its data."""
-_BLOCK: Final = Layout({"offset": "Q", "length": "I", "rests": "I", "stretches": "I"})
+_BLOCK: Final = Layout({"offset": "Q", "length": "I", "rests": "I", "stretches": "I", "copied_bytes": "I"})
+"""`copied_bytes`: of all its rests, which follow their places; 0: they have to be read, or there are none."""
 _REST: Final = Layout({"start": "I", "length": "I"})
 """In the data of the block."""
 _STRETCH: Final = Layout(
@@ -71,11 +78,12 @@ class Stretch(NamedTuple):
 
 
 class IndexedBlock(NamedTuple):
-    """What a block of the snapshot has: `rests` are places and lengths in its data, which have to be read."""
+    """What a block of the snapshot has: `rests` are places and lengths in its data; `copied`: all of them, or empty."""
 
     offset: int
     length: int
     rests: tuple[tuple[int, int], ...]
+    copied: bytes
     stretches: tuple[Stretch, ...]
 
 
@@ -99,8 +107,12 @@ class IndexWriter:
         """The records of a block at `offset`, which begin at `data_at` of the file, and are as they were encoded."""
         rests, stretches = _sorted_out(data)
         self._blocks += 1
-        self._pieces.append(_BLOCK.pack(offset, len(data), len(rests), len(stretches)))
+        copied = b"".join([data[start : start + length] for start, length in rests])
+        if len(copied) > COPIED_BYTES:
+            copied = b""
+        self._pieces.append(_BLOCK.pack(offset, len(data), len(rests), len(stretches), len(copied)))
         self._pieces += [_REST.pack(start, length) for start, length in rests]
+        self._pieces.append(copied)
         for (queue, priority), gathered in stretches:
             self._pieces.append(_encoded_stretch(queue, priority, gathered, data_at))
 
@@ -204,7 +216,9 @@ def _decoded(data: bytes, header: FileHeader, source: BodySource, file: File) ->
         raise BlockError(f"it ends too early: {error}") from None
     expected = FILE_HEADER_BYTES
     for block in indexed:
-        covered = sum([length for _, length in block.rests])
+        rest = covered = sum([length for _, length in block.rests])
+        if block.copied and len(block.copied) != rest:
+            raise BlockError(f"expected {rest} bytes that are copied, found {len(block.copied)}")
         covered += sum([count * PLAIN.size + size for count, size in map(_count_and_size, block.stretches)])
         if block.offset != expected or covered != block.length:
             raise BlockError(f"expected a block at offset {expected} of which it tells all, found {covered} bytes")
@@ -222,12 +236,14 @@ def _blocks(data: bytes, count: int, source: BodySource) -> Iterator[IndexedBloc
     at = _HEAD.end
     headers: dict[tuple[int, int], MessageHeader] = {}
     for _ in range(count):
-        offset, length, rest_count, stretch_count = _BLOCK.unpack_from(data, at)
+        offset, length, rest_count, stretch_count, copied_bytes = _BLOCK.unpack_from(data, at)
         at += _BLOCK.size
         rests, stretches = [], []
         for _ in range(rest_count):
             rests.append(_REST.unpack_from(data, at))
             at += _REST.size
+        copied = data[at : at + copied_bytes]
+        at += copied_bytes
         for _ in range(stretch_count):
             queue, first_id, last_id, body_bytes, priority, messages, columns_bytes = _STRETCH.unpack_from(data, at)
             at += _STRETCH.size
@@ -245,6 +261,6 @@ def _blocks(data: bytes, count: int, source: BodySource) -> Iterator[IndexedBloc
                     ),
                 )
             )  # fmt: skip
-        yield IndexedBlock(offset, length, tuple(rests), tuple(stretches))
+        yield IndexedBlock(offset, length, tuple(rests), copied, tuple(stretches))
     if at != len(data):
         raise IndexError(f"{len(data)} bytes, and {at} are told of")

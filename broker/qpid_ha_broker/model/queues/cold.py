@@ -24,9 +24,6 @@ from typing import Final
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import BodyRef, BodySource
 
-STRETCH_LENGTH: Final = 512
-"""Messages in one of these at most: what somebody who wants one of them has to unpack."""
-
 _COLUMN: Final = Struct("<BQ")
 _STEP: Final = Struct("<Q")
 _FORMS: Final = {2: "H", 4: "I", 8: "Q"}

@@ -140,7 +140,7 @@ class Pager:
         self._outdated &= set(self._bodies.names)
         self._begin_visit()
         if self._bodies.unchecked and self._check is None and not self._is_stopped:
-            name = self._bodies.unchecked.pop()
+            name = self._bodies.unchecked[0]
             self._check = self._bodies.checked(name)
             self._check_next(name, self._check)
 
@@ -158,15 +158,19 @@ class Pager:
         problem = done.exception()
         if isinstance(problem, OSError | StoreError):
             log.warning("%s was not looked through for damage, because it cannot be read: %s", name, problem)
-            self._check = None
+            self._end_check(name)
         elif problem is not None:
             raise problem
         elif (result := done.result()) is None:
             self._check_next(name, check)
         else:
-            self._check = None
+            self._end_check(name)
             if isinstance(result, BodyDamaged):
                 self._tell([result])
+
+    def _end_check(self, name: str) -> None:
+        self._check = None
+        self._bodies.unchecked.remove(name)
 
     def _tell(self, damaged: Sequence[BodyDamaged]) -> None:
         """Of what cannot be read back."""
