@@ -213,6 +213,21 @@ def test_no_byte_of_a_cold_message_changes_unnoticed(monkeypatch: pytest.MonkeyP
     assert raised.value.file == path
 
 
+def test_a_consumer_gets_what_lies_before_a_damaged_message_and_that_one_is_told() -> None:
+    disk, path = disk_of(stored(30)), snapshot_path(2)
+    broker = Started(disk)
+    refs = [ref for cold in broker.queue.messages.cold_within(0, NO_LIMIT) for ref in cold.refs()]
+    whole, at = disk.peek(path), refs[16].offset + PLAIN.size
+    disk.put(path, whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    assert broker.core.consume(broker.queue) == numbers(16)
+    assert [(each.file, each.offset, each.lsn) for each in broker.core.damaged] == [
+        (path, refs[16].offset, refs[16].lsn)
+    ]
+    assert broker.core.paging.unreadable == 1
+    assert broker.queue.messages.count == 14
+    broker.queue.messages.check_invariants()
+
+
 def test_what_a_start_reads_of_a_snapshot_is_checked_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_index, "COPIED_BYTES", 0)
     written, path = disk_of(stored(5)), snapshot_path(2)

@@ -338,6 +338,20 @@ def test_cold_messages_point_to_the_file_that_replaces_theirs() -> None:
     assert (found.ref().source, found.ref().offset, found.ref().lsn, found.size) == (other, 2, 3, 3)
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_all_bodies_of_cold_messages_come_at_once_wherever_somebody_looked(is_open: bool) -> None:
+    messages = stretches(3)
+    _, cold, _ = messages.cold_within(1, NO_LIMIT)
+    entry = messages.find(513) if is_open else None
+    if entry is not None:
+        messages.remove(entry)
+    bodies = [b"%d" % message_id for message_id in cold.ids()]
+    brought = messages.bring_cold(cold, bodies)
+    assert brought == (len(b"".join(bodies[1:])) if is_open else cold.body_bytes)
+    assert [entry.body for entry in messages if 513 <= entry.id <= 1024] == bodies[is_open:]
+    assert messages.bring_cold(cold, bodies) == 0, "they are there"
+
+
 def test_cold_messages_that_get_other_ids_are_read_by_those_of_their_records() -> None:
     messages = stretches(2)
     messages.renumber({message_id: message_id + 5000 for message_id in range(1, 2 * 512 + 2)})
@@ -366,7 +380,7 @@ def place_of(body: Body | None) -> object:
 
 KINDS = (
     *("append", "plain", "plain", "plain", "plain", "look", "find", "keep", "take", "release"),
-    *("remove", "remove", "remove first", "go back", "bring", "move"),
+    *("remove", "remove", "remove first", "go back", "bring", "move", "bring all", "give up"),
 )
 
 operations = st.lists(
@@ -415,6 +429,7 @@ class Comparison:
         self.messages.prepend_cold(found)
         for cursor in self.cursors:
             cursor.restart()
+        self.stretches = found
         self.naive.ids += [message_id for stretch in found for message_id in stretch.ids()]
         self.on_disk = dict.fromkeys(self.naive.ids, FILE)
         self.kept: dict[int, Entry] = {}
@@ -441,6 +456,10 @@ class Comparison:
         elif kind == "bring" and picked is not None:
             self.entry_at(picked).replace_body(b"%d" % picked)
             self.on_disk.pop(picked, None)
+        elif kind == "bring all" and self.stretches:
+            self.bring_all(self.stretches[number % len(self.stretches)])
+        elif kind == "give up" and self.stretches:
+            self.messages.give_up_cold(self.stretches[number % len(self.stretches)])
         elif kind == "move" and picked is not None:
             self.move(self.messages.cold_within(picked, NO_LIMIT)[:1], _File(str(number)))
         elif kind == "release" and naive.held:
@@ -455,6 +474,12 @@ class Comparison:
             for cursor in self.cursors:
                 cursor.restart()
             naive.places = [0, 0, 0]
+
+    def bring_all(self, cold: ColdMessages) -> None:
+        there = [message_id for message_id in cold.ids() if message_id in self.naive.ids]
+        if size := self.messages.bring_cold(cold, [b"%d" % message_id for message_id in cold.ids()]):
+            assert all(self.on_disk.pop(message_id, None) is cold.source for message_id in there)
+            assert size in (cold.body_bytes, sum(len(b"%d" % message_id) for message_id in there))
 
     def move(self, colds: list[ColdMessages], file: _File) -> None:
         for cold in colds:

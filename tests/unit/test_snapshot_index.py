@@ -71,6 +71,7 @@ def told_by(disk: SimulatedDisk) -> list[tuple[int, ev.Event]]:
             assert cold.count <= snapshot_index.STRETCH_LENGTH
             assert (cold.first_id, cold.last_id) == (cold.ids()[0], cold.ids()[-1])
             found = read_bodies(cold.refs())
+            assert cold.read() == found
             assert sum(map(len, found)) == cold.body_bytes  # type: ignore[arg-type]
             for lsn, body in zip(cold.ids(), found, strict=True):
                 assert isinstance(body, bytes)

@@ -95,6 +95,14 @@ class Order(ABC):
         """The messages of `old` are in another file now. Whether they are still cold: else nothing is done."""
         return False
 
+    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
+        """The bodies of messages that are cold, or were when somebody looked; returns how many bytes came."""
+        return 0
+
+    def give_up_cold(self, cold: ColdMessages) -> bool:
+        """Messages that are cold, or were when somebody looked, are not to be read together. Whether they could be."""
+        return False
+
     def not_cold_in_others(self, ids: Sequence[int], files: Container[str]) -> Sequence[int]:
         """`ids` without those that are among messages which are cold, in other files than `files`."""
         return ids

@@ -257,6 +257,16 @@ class QueuedMessages:
         """The messages of `old` are in another file now. Whether they are still cold: else nothing is done."""
         return self._order.replace_cold(old, new)
 
+    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
+        """The bodies of messages that are cold, or were when somebody looked; returns how many bytes came."""
+        size = self._order.bring_cold(cold, bodies)
+        self.paged -= size
+        return size
+
+    def give_up_cold(self, cold: ColdMessages) -> None:
+        """Messages that are cold, or were when somebody looked, are not to be read together."""
+        self._order.give_up_cold(cold)
+
     def _count_paged(self, size: int) -> None:
         self.size += size
         self.paged += size

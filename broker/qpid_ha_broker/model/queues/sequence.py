@@ -16,8 +16,8 @@ these a block is, nobody sees, and an `Entry` is the only one of its message, as
 4. It has gone on, or looked elsewhere: the block is closed if it may be.
 5. Only ids are asked for: closed blocks know them.
 6. A broker starts: what its snapshot's index tells of comes as cold blocks, for which no record is read.
-7. A cold block is opened, as in 3.: its bodies are paged out, and brought in as any others are. Closed as in 4., it is
-   cold again if no body was brought in, or is in another file since.
+7. A cold block is opened, as in 3.: its bodies are paged out, and come as any others do, or all at once. Closed as in
+   4., it is cold again if no body came, or is in another file since.
 8. A newer snapshot replaces the file in which a cold block's messages are: it stays cold, and points to the new one.
 
 | from | by | to |
@@ -25,6 +25,7 @@ these a block is, nobody sees, and an `Entry` is the only one of its message, as
 | | 1. | closed |
 | | 6. | cold |
 | closed, cold | 2., 3. | open |
+| cold | its bodies come | closed |
 | open | 4. | closed |
 | open | 7. | cold |
 | cold | other ids (`renumber`) | closed |
@@ -213,7 +214,7 @@ class Entry:
         return body.size if type(body) is BodyRef else len(self.resident_body())
 
     def replace_body(self, body: Body) -> None:
-        """Have the same body elsewhere."""
+        """Have the same body elsewhere: also `MessageSequence.bring_cold` does that."""
         self.body = body
         if self.block is not None:
             self.block.was_cold = None
@@ -446,6 +447,36 @@ class MessageSequence:
         if block.cold is not old:
             return False
         block.cold = new
+        return True
+
+    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
+        """The bodies of messages that are cold, or were when their block was opened; returns how many bytes came.
+
+        None, if a body of them came, or is in another file since.
+        """
+        block = self._blocks[max(bisect_right(self._blocks, cold.first_id, key=_first_id) - 1, 0)]
+        if block.cold is cold:
+            block.unpack()
+            block.bodies = list(bodies)
+            return cold.body_bytes
+        if block.was_cold is not cold:
+            return 0
+        block.was_cold = None
+        size = 0
+        for entry, body in zip(block.entries, bodies, strict=True):
+            if entry.body is not None:
+                entry.body = body
+                size += len(body)
+        return size
+
+    def give_up_cold(self, cold: ColdMessages) -> bool:
+        """Messages that are cold, or were when their block was opened, are not to be read together. Whether they could
+        be."""
+        block = self._blocks[max(bisect_right(self._blocks, cold.first_id, key=_first_id) - 1, 0)]
+        if cold not in (block.cold, block.was_cold):
+            return False
+        block.unpack()
+        block.was_cold = None
         return True
 
     def not_cold_in_others(self, ids: Sequence[int], files: Container[str]) -> list[int]:

@@ -256,6 +256,10 @@ class Catalog:
         queue.messages.prepend_cold(stretches)
         self.memory_bytes += MESSAGE_OVERHEAD * sum([stretch.count for stretch in stretches])
 
+    def bring_cold(self, queue: Queue, cold: ColdMessages, bodies: Sequence[bytes]) -> None:
+        """Bodies come into memory: see `QueuedMessages.bring_cold`."""
+        self.memory_bytes += queue.messages.bring_cold(cold, bodies)
+
     def replace_body(self, queue: Queue, entry: Entry, body: Body) -> None:
         """Let a message be paged out, or back: see `QueuedMessages.replace_body`."""
         messages = queue.messages

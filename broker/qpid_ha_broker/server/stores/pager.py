@@ -16,9 +16,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
-from qpid_ha_broker.model.paging import BodyPiece, BodyRequest, Paging, Tally
+from qpid_ha_broker.model.paging import BodyPiece, BodyRequest, Paging, StretchRequest, Tally
 from qpid_ha_broker.model.queues.paged import BodyDamaged, BodyRef, read_bodies
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.store.bodies import Bodies, is_before
@@ -191,6 +192,8 @@ class Pager:
             requests = self.paging.wanted()
             if requests:
                 self._request(requests)
+            if stretches := self.paging.stretches():
+                self._request_stretches(stretches)
         if self._visit is None and self.paging.is_over:
             self._begin_visit()
 
@@ -198,6 +201,23 @@ class Pager:
         refs = [request.ref for request in requests]
         reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read_bodies, refs)
         reading.add_done_callback(lambda done: self._arrived(requests, done))
+
+    def _request_stretches(self, requests: list[StretchRequest]) -> None:
+        for request in requests:
+            reading = asyncio.get_running_loop().run_in_executor(self._threads, request.cold.read)
+            reading.add_done_callback(partial(self._stretch_arrived, request))
+
+    def _stretch_arrived(self, request: StretchRequest, done: asyncio.Future[list[bytes] | None]) -> None:
+        if self._is_stopped or done.cancelled():
+            return
+        bodies = done.result()
+        self.paging.stretch_brought(request, bodies)
+        if bodies is not None:
+            self._note_left(request.cold.source.name, request.cold.body_bytes)
+            self.returned_total += request.cold.body_bytes
+        for queue in self.paging.waiting():
+            self._catalog.wake(queue)
+        self._schedule_turn()
 
     def _read_bodies(self, refs: list[BodyRef]) -> list[bytes | BodyDamaged]:
         """In a thread. A lack of file descriptors says nothing of a message: it is read once there are some."""
