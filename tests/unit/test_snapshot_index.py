@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -140,6 +141,21 @@ def test_an_index_is_of_one_snapshot_as_it_ends() -> None:
     cut = disk.peek(PATH)[:-1]
     disk.put(PATH, cut)
     with pytest.raises(BlockError, match="another snapshot"):
+        index_of(disk)
+
+
+@pytest.mark.parametrize("is_rest", [False, True])
+def test_an_index_that_does_not_tell_of_all_is_of_no_use(is_rest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its checksum says: what it leaves out would be lost without a word."""
+    disk, sort_out = SimulatedDisk(Random(1)), snapshot_index._sorted_out
+
+    def forgetful(data: bytes) -> Any:
+        rests, stretches = sort_out(data)
+        return (rests[1:], stretches) if is_rest else (rests, stretches[1:])
+
+    monkeypatch.setattr(snapshot_index, "_sorted_out", forgetful)
+    write(disk, [*plain(20), (21, ev.Released(1, (3,), True))])
+    with pytest.raises(BlockError, match="of which it tells all"):
         index_of(disk)
 
 

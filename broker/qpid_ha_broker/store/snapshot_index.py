@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import accumulate
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -168,14 +169,10 @@ def _joined(rests: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _encoded_stretch(queue: int, priority: int, gathered: _Gathered, data_at: int) -> bytes:
-    ids, offsets, sums, total = list[int](), list[int](), list[int](), 0
-    for lsn, at, size in gathered:
-        total += size - PLAIN.size
-        ids.append(lsn)
-        offsets.append(data_at + at)
-        sums.append(total)
-    columns = packed(ids, offsets, sums)
-    return _STRETCH.pack(queue, ids[0], ids[-1], total, priority, len(ids), len(columns)) + columns
+    ids, places, sizes = zip(*gathered, strict=True)
+    sums = list(accumulate([size - PLAIN.size for size in sizes]))
+    columns = packed(ids, [data_at + place for place in places], sums)
+    return _STRETCH.pack(queue, ids[0], ids[-1], sums[-1], priority, len(ids), len(columns)) + columns
 
 
 def read_index(disk: Disk, header: FileHeader, source: BodySource) -> SnapshotIndex | None:

@@ -112,14 +112,18 @@ def packed(*columns: Sequence[int]) -> bytes:
 
 
 def _packed_column(numbers: Sequence[int]) -> bytes:
+    first, last, count = numbers[0], numbers[-1], len(numbers)
+    step = (last - first) // (count - 1) if count > 1 else 0
+    if step > 0 and first + step * (count - 1) == last and list(numbers) == list(range(first, last + 1, step)):
+        return _COLUMN.pack(0, first) + _STEP.pack(step)
     steps = list(map(sub, numbers[1:], numbers))
     least, most = min(steps, default=0), max(steps, default=0)
     if least < 0:
         raise ValueError("expected numbers that ascend")
     if least == most:
-        return _COLUMN.pack(0, numbers[0]) + _STEP.pack(least)
+        return _COLUMN.pack(0, first) + _STEP.pack(least)
     width = 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
-    return _COLUMN.pack(width, numbers[0]) + pack(f"<{len(steps)}{_FORMS[width]}", *steps)
+    return _COLUMN.pack(width, first) + pack(f"<{len(steps)}{_FORMS[width]}", *steps)
 
 
 def unpacked(data: bytes, count: int, columns: int = 3) -> list[list[int]]:

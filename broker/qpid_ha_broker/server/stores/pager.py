@@ -38,6 +38,8 @@ THREADS: Final = 2
 """That read, of a broker: more would only have the disk look in more places."""
 RETRY_S: Final = 0.2
 """Between two attempts to read without file descriptors."""
+CHECK_PAUSE_S: Final = 0.005
+"""Between two blocks of a snapshot that is looked through: 1 MiB each, while others wait for the same disk."""
 _CHECKED: Final = "checked"
 """Instead of a next block."""
 WORTHWHILE_BYTES: Final = 64 * 1024
@@ -148,6 +150,8 @@ class Pager:
     # --- looking for damage
 
     def _check_next(self, name: str, check: Iterator[BodyDamaged | None]) -> None:
+        if self._is_stopped:
+            return
         reading = asyncio.get_running_loop().run_in_executor(self._threads, next, check, _CHECKED)
         reading.add_done_callback(lambda done: self._block_checked(name, check, done))
 
@@ -163,7 +167,7 @@ class Pager:
         elif problem is not None:
             raise problem
         elif (result := done.result()) is None:
-            self._check_next(name, check)
+            asyncio.get_running_loop().call_later(CHECK_PAUSE_S, self._check_next, name, check)
         else:
             self._end_check(name)
             if isinstance(result, BodyDamaged):
