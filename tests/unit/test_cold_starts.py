@@ -274,6 +274,25 @@ def test_what_is_cold_stays_so_and_points_to_the_snapshot_that_replaces_its_file
     assert broker.core.consume(broker.queue) == numbers(60, 1)
 
 
+def test_what_a_newer_snapshot_has_in_part_is_pointed_to_one_by_one() -> None:
+    core = stored(60)
+    broker = Started(disk_of(core))
+    (old,) = broker.bodies.names
+    core.resources.accept(
+        core.catalog.queues["q"], core.take(core.catalog.queues["q"], core.consumer(core.queue("q")), 32)[31:]
+    )
+    fold_all(core)
+    (number,) = snapshot_numbers(core.disk)
+    newer = Bodies(core.disk)
+    for piece in newer.pieces(snapshot_path(number)):
+        for _ in broker.core.paging.visit(piece, {old}, Tally()):
+            pass
+    assert newer.names == [snapshot_path(number)]
+    assert broker.bodies.names == [old], "of what is gone here and is still there"
+    assert broker.core.consume(broker.queue) == numbers(60)
+    assert broker.core.damaged == []
+
+
 def test_going_through_files_for_room_opens_nothing_that_is_cold() -> None:
     broker = Started(disk_of(stored(60)))
     (name,) = broker.bodies.names

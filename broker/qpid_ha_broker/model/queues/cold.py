@@ -15,14 +15,15 @@ It is what the index of a snapshot holds (docs/protocol.md, "The index of a snap
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import sub
-from struct import Struct, calcsize, pack, unpack_from
 from typing import Final
 from zlib import crc32
 
-from qpid_ha_broker.events.layout import ONE_QUEUE, PLAIN, SEAL, WORDS, RecordKind, word_of
+from qpid_ha_broker.events.layout import ONE_QUEUE, PLAIN, SEAL, WORDS, Layout, RecordKind, word_of
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import RUN_BYTES, BodyRef, BodySource, read_bodies
 
@@ -30,9 +31,10 @@ GAPS: Final = 4
 """One read brings up to so many times what is wanted: messages of other queues lie in between."""
 
 _ENQUEUED: Final = word_of(RecordKind.ENQUEUED)
-_COLUMN: Final = Struct("<BQ")
-_STEP: Final = Struct("<Q")
-_FORMS: Final = {2: "H", 4: "I", 8: "Q"}
+_COLUMN: Final = Layout({"width": "B", "first": "Q"})
+_STEP: Final = Layout({"step": "Q"})
+_CODES: Final = {2: "H", 4: "I", 8: "Q"}
+"""Of arrays with steps of so many bytes."""
 
 
 class ColdMessages:
@@ -123,7 +125,14 @@ def _packed_column(numbers: Sequence[int]) -> bytes:
     if least == most:
         return _COLUMN.pack(0, first) + _STEP.pack(least)
     width = 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
-    return _COLUMN.pack(width, first) + pack(f"<{len(steps)}{_FORMS[width]}", *steps)
+    return _COLUMN.pack(width, first) + _little_endian(array(_CODES[width], steps)).tobytes()
+
+
+def _little_endian(numbers: array[int]) -> array[int]:
+    """From or to the order of the machine."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def unpacked(data: bytes, count: int, columns: int = 3) -> list[list[int]]:
@@ -138,11 +147,12 @@ def unpacked(data: bytes, count: int, columns: int = 3) -> list[list[int]]:
             at += _STEP.size
             lists.append(list(range(first, first + count * step, step)) if step else [first] * count)
             continue
-        if width not in _FORMS:
+        if width not in _CODES:
             raise ValueError(f"expected steps of 2, 4 or 8 bytes, found {width}")
-        form = f"<{count - 1}{_FORMS[width]}"
-        lists.append(list(accumulate(unpack_from(form, data, at), initial=first)))
-        at += calcsize(form)
+        steps, length = array(_CODES[width]), width * (count - 1)
+        steps.frombytes(data[at : at + length])
+        lists.append(list(accumulate(_little_endian(steps), initial=first)))
+        at += length
     if at != len(data):
         raise ValueError(f"expected {at} bytes of columns, found {len(data)}")
     return lists
