@@ -114,7 +114,7 @@ WIDTH_IN_A_FILE = 160
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(list(ON_DEMAND)), help="Measure this alone; may be repeated.")
 @click.option("--repeat", default=1, type=click.IntRange(1), help="Runs; the table shows medians, and min and max.")
-@click.option("--messages", type=click.IntRange(1), help="Messages of the throughput measurements.")
+@click.option("--messages", type=click.IntRange(1), help="Messages of each throughput, or queued at a start.")
 @click.option("--minutes", type=click.FloatRange(0.05), help="How long the attack lasts.")
 @click.option("--quick", is_flag=True, help="Small numbers: shows that everything runs, the figures mean nothing.")
 @click.option("--profile", type=click.Path(file_okay=False, path_type=Path), help="Record the broker with py-spy here.")
@@ -134,7 +134,7 @@ def main(
     """Measure the broker on this machine. Targets are for 2 cores that do nothing else."""
     scenario = dataclasses.replace(Scenario.quick() if quick else Scenario(), profile_directory=profile)
     if messages is not None:
-        scenario = dataclasses.replace(scenario, messages=messages)
+        scenario = dataclasses.replace(scenario, messages=messages, queued_messages=messages)
     if minutes is not None:
         scenario = dataclasses.replace(scenario, attack_s=minutes * 60)
     console, machine = Console(), facts()

@@ -23,13 +23,22 @@ from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message, Publish, Transaction
 from qpid_ha_broker.server.stores.status import StoreStatus
 from qpid_ha_broker.store.blocks import BlockKind, FileHeader
+from qpid_ha_broker.store.bodies import Bodies
 from qpid_ha_broker.store.dump import Dump
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.journal import Identity, Journal
-from qpid_ha_broker.store.layout import segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from qpid_ha_broker.store.layout import (
+    segment_numbers,
+    segment_path,
+    snapshot_index_numbers,
+    snapshot_index_path,
+    snapshot_numbers,
+    snapshot_path,
+)
 from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.snapshot import SnapshotWriter
 from qpid_ha_broker.store.status import STATUS_FILE, Status
+from qpid_ha_broker.store.unloading import Unloading
 from session_support import session_event, taker
 from simulated_disk import SimulatedDisk
 
@@ -251,16 +260,30 @@ class AnyCommands:
 
 
 def recovered(disk: Disk, *, apply_all: bool = True) -> tuple[Resources, Recovered]:
-    """What a broker knows that starts with what is on `disk`; the books balance."""
+    """What a broker knows that starts with what is on `disk`, whether or not it reads all of the snapshot; the books
+    balance."""
+    resources, facts = _recovered(disk, apply_all, None)
+    with_index, other_facts = _recovered(disk, apply_all, Unloading(Bodies(disk), 1 << 40, cold_from_bytes=0))
+    assert durable_picture(with_index.sets) == durable_picture(resources.sets)
+    _check_books(with_index)
+    assert other_facts._replace(bytes_read=0, notes=()) == facts._replace(bytes_read=0, notes=())
+    return resources, facts
+
+
+def _recovered(disk: Disk, apply_all: bool, unloading: Unloading | None) -> tuple[Resources, Recovered]:
     resources = Resources(TextReader())
-    facts = recover(disk, resources.sets, apply_all=apply_all)
+    facts = recover(disk, resources.sets, apply_all=apply_all, unloading=unloading)
+    assert facts.messages == sum(queue.messages.count for queue in resources.catalog.queues.values())
+    _check_books(resources)
+    return resources, facts
+
+
+def _check_books(resources: Resources) -> None:
     memory = 0
     for queue in resources.catalog.queues.values():
         queue.messages.check_invariants()
-        memory += queue.messages.size + 300 * queue.messages.count
+        memory += queue.messages.resident + 300 * queue.messages.count
     assert resources.catalog.memory_bytes == memory
-    assert facts.messages == sum(queue.messages.count for queue in resources.catalog.queues.values())
-    return resources, facts
 
 
 def durable_picture(sets: ResourceSets) -> dict[str, object]:
@@ -314,6 +337,7 @@ def copied(disk: Disk, *, without: tuple[str, ...] = ()) -> SimulatedDisk:
     copy = SimulatedDisk(Random(1))
     paths = [segment_path(each) for each in segment_numbers(disk)]
     paths += [snapshot_path(each) for each in snapshot_numbers(disk)]
+    paths += [snapshot_index_path(each) for each in snapshot_index_numbers(disk)]
     for path in [*paths, "STATUS"]:
         if disk.exists(path) and path not in without:
             file = disk.open(path)

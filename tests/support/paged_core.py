@@ -67,7 +67,15 @@ class PagedCore(Core):
     def wanted(self) -> list[BodyRequest]:
         """What has to be read for those who stand before it."""
         self.paging.find_queues()
-        return self.paging.wanted()
+        requests = self.paging.wanted()
+        while stretches := self.paging.stretches():
+            for stretch in stretches:
+                self.paging.stretch_brought(stretch, stretch.cold.read())
+            for queue in self.paging.waiting():
+                self.resources.catalog.wake(queue)
+            super().hand_out(100)
+            requests += self.paging.wanted()
+        return requests
 
     def bring(self, requests: list[BodyRequest]) -> None:
         """The disk has delivered."""

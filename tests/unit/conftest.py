@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from qpid_ha_broker.store import snapshot_index
+
 STARTS_A_PROCESS = frozenset({"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"})
 
 
@@ -22,6 +24,16 @@ class _Guard:
     def look(self, event: str, _arguments: object) -> None:
         if self.is_on and event in STARTS_A_PROCESS:
             raise ProcessStarted(f"{event} in a unit test: move it to tests/integration")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_stretches() -> Iterator[None]:
+    """A unit test has few messages: without this none of them would be told of by the index of a snapshot alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot_index, "MIN_MESSAGES", 1)
+        patch.setattr(snapshot_index, "STRETCH_LENGTH", 3)
+        patch.setattr(snapshot_index, "COPIED_BYTES", 100)
+        yield
 
 
 @pytest.fixture(scope="session")

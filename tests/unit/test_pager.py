@@ -21,7 +21,7 @@ from qpid_ha_broker.server.stores import pager as pager_module
 from qpid_ha_broker.server.stores.pager import Pager
 from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.layout import segment_path
+from qpid_ha_broker.store.layout import segment_path, snapshot_index_path, snapshot_path
 from qpid_ha_broker.store.snapshot import SnapshotEnd, SnapshotWriter
 
 PATIENCE_S = 20.0
@@ -182,6 +182,26 @@ async def test_damage_is_told_and_what_comes_before_it_is_given_out(core: PagedC
     assert loop.got == texts(2000)
     assert queue.messages.count == 3000
     assert loop.pager.facts()["unreadable_messages"] == 1
+    loop.pager.stop()
+
+
+@in_event_loop
+async def test_a_snapshot_that_no_start_has_read_is_looked_through_soon_after(core: PagedCore, tmp_path: Path) -> None:
+    queue = published(core, 5000)
+    snapshot_of(core, queue, 9)
+    name, index = snapshot_path(9), tmp_path / snapshot_index_path(9)
+    core.bodies.unchecked.append(name)
+    loop = Loop(core, 1 << 40)
+    await loop.until(lambda: not core.bodies.unchecked)
+    assert (loop.problems, index.exists()) == ([], True)
+    with (tmp_path / name).open("r+b") as file:
+        file.seek(-10_000, 2)
+        file.write(b"?")
+    core.bodies.unchecked.append(name)
+    await loop.until(lambda: bool(loop.problems) and not index.exists() and not core.bodies.unchecked)
+    (problem,) = loop.problems
+    assert problem.file == name
+    assert "some messages cannot be read back: expected CRC-32" in str(problem)
     loop.pager.stop()
 
 

@@ -7,8 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qpid_ha_broker.model.queues import sequence
+from qpid_ha_broker.model.queues.cold import ColdMessages, packed
 from qpid_ha_broker.model.queues.headers import MessageHeader
-from qpid_ha_broker.model.queues.sequence import Cursor, Entry, HistoryCursor, Holder, MessageSequence, SequenceBlock
+from qpid_ha_broker.model.queues.paged import Body, BodyRef
+from qpid_ha_broker.model.queues.sequence import (
+    NO_LIMIT,
+    Cursor,
+    Entry,
+    HistoryCursor,
+    Holder,
+    MessageSequence,
+    SequenceBlock,
+)
 
 SOMEBODY = Holder()
 COMMON, RARE = MessageHeader((1,), False, 4, 0, ""), MessageHeader((1,), True, 4, 0, "")
@@ -252,6 +262,105 @@ def test_an_entry_that_somebody_refers_to_or_that_has_a_history_stays_the_only_o
     assert len(messages) == 40 * 512 - 1
 
 
+class _File:
+    """Has the body of each message at ten times its id."""
+
+    def __init__(self, name: str = "snapshot") -> None:
+        self.name = name
+
+    def read(self, offset: int, length: int) -> bytes:
+        raise AssertionError("nobody needs a body to find its message")
+
+
+FILE = _File()
+
+
+def cold_of(*ids: int) -> ColdMessages:
+    columns = packed(ids, [10 * message_id for message_id in ids], [3 * (at + 1) for at in range(len(ids))])
+    return ColdMessages(
+        COMMON, FILE, columns, count=len(ids), first_id=ids[0], last_id=ids[-1], body_bytes=3 * len(ids)
+    )  # fmt: skip
+
+
+def stretches(count: int, length: int = 512) -> MessageSequence:
+    """So many of which nobody knows more than a snapshot's index tells, and one behind them."""
+    messages, _ = filled(length * count + 1)
+    messages.prepend_cold([cold_of(*range(at * length + 1, (at + 1) * length + 1)) for at in range(count)])
+    return messages
+
+
+def test_ids_of_cold_messages_are_known_and_nothing_is_opened_for_them() -> None:
+    messages = stretches(20)
+    assert len(messages) == 20 * 512 + 1
+    assert messages.newest_id(5000) == 5000
+    assert messages.id_ahead(100, 3000) == 3100
+    assert messages.after(700)[0].first_id == 513
+    assert distinct_entries(messages) == 1
+    assert all(block.cold is not None for block in blocks_of(messages)[:-1])
+
+
+def test_who_looks_through_cold_messages_sees_all_and_leaves_them_cold() -> None:
+    messages = stretches(20)
+    assert seen_by(Cursor(messages)) == list(range(1, 20 * 512 + 2))
+    entry = messages.find(700)
+    assert entry is not None
+    assert (entry.ref().lsn, entry.ref().offset, entry.size) == (700, 7000, 3)
+    assert seen_by(HistoryCursor(messages, 5000)) == list(range(5001, 20 * 512 + 2))
+    assert messages.find(700) is entry, "the only one, as long as somebody has it"
+    assert sum(block.cold is None for block in blocks_of(messages)) <= sequence.OPENED_LENGTH + 2
+
+
+def test_what_was_brought_in_or_is_in_another_file_stays_where_it_is() -> None:
+    messages = stretches(20)
+    for at, body in ((700, b"700"), (2000, BodyRef(2000, _File("other"), 0, 3))):
+        entry = messages.find(at)
+        assert entry is not None
+        entry.replace_body(body)
+    del entry
+    assert len(seen_by(Cursor(messages))) == 20 * 512 + 1
+    brought, moved = messages.find(700), messages.find(2000)
+    assert brought is not None
+    assert moved is not None
+    assert (brought.body, moved.ref().source.name) == (b"700", "other")
+
+
+def test_cold_messages_point_to_the_file_that_replaces_theirs() -> None:
+    messages = stretches(3)
+    first, second, _ = messages.cold_within(1, NO_LIMIT)
+    assert messages.cold_within(513, 1100) == [second], "of the third block there is more"
+    other = _File("other")
+    assert messages.replace_cold(first, first.moved(other, range(512)))
+    assert messages.not_cold_in_others([1, 600, 1537], {"snapshot"}) == [600, 1537]
+    assert messages.find(600) is not None
+    assert not messages.replace_cold(second, second.moved(other, range(512))), "it was opened meanwhile"
+    found = messages.find(3)
+    assert found is not None
+    assert (found.ref().source, found.ref().offset, found.ref().lsn, found.size) == (other, 2, 3, 3)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_all_bodies_of_cold_messages_come_at_once_wherever_somebody_looked(is_open: bool) -> None:
+    messages = stretches(3)
+    _, cold, _ = messages.cold_within(1, NO_LIMIT)
+    entry = messages.find(513) if is_open else None
+    if entry is not None:
+        messages.remove(entry)
+    bodies = [b"%d" % message_id for message_id in cold.ids()]
+    brought = messages.bring_cold(cold, bodies)
+    assert brought == (len(b"".join(bodies[1:])) if is_open else cold.body_bytes)
+    assert [entry.body for entry in messages if 513 <= entry.id <= 1024] == bodies[is_open:]
+    assert messages.bring_cold(cold, bodies) == 0, "they are there"
+
+
+def test_cold_messages_that_get_other_ids_are_read_by_those_of_their_records() -> None:
+    messages = stretches(2)
+    messages.renumber({message_id: message_id + 5000 for message_id in range(1, 2 * 512 + 2)})
+    entry = messages.find(5003)
+    assert entry is not None
+    assert (entry.id, entry.ref().lsn) == (5003, 3)
+    assert seen_by(Cursor(messages)) == list(range(5001, 5000 + 2 * 512 + 2))
+
+
 class NaiveSequence:
     """The same as one list that is never tidied up. Cursors hold what they have seen."""
 
@@ -264,9 +373,14 @@ class NaiveSequence:
         return next((i for i in self.ids if i >= self.places[cursor] and i not in self.held), None)
 
 
+def place_of(body: Body | None) -> object:
+    """What can be compared."""
+    return (body.lsn, body.source, body.offset, body.size) if isinstance(body, BodyRef) else body
+
+
 KINDS = (
     *("append", "plain", "plain", "plain", "plain", "look", "find", "keep", "take", "release"),
-    *("remove", "remove", "remove first", "go back"),
+    *("remove", "remove", "remove first", "go back", "bring", "move", "bring all", "give up"),
 )
 
 operations = st.lists(
@@ -280,20 +394,21 @@ operations = st.lists(
 
 
 @settings(max_examples=800, deadline=None)
-@given(operations, st.integers(1, 5), st.integers(1, 5), st.integers(0, 3))
+@given(operations, st.integers(1, 5), st.integers(1, 5), st.integers(0, 3), st.sampled_from([0, 0, 1, 4, 9]))
 def test_it_behaves_like_a_list_that_is_never_tidied_up(
-    steps: list[tuple[str, int, int]], block_length: int, seal_length: int, thin_length: int
+    steps: list[tuple[str, int, int]], block_length: int, seal_length: int, thin_length: int, cold: int
 ) -> None:
+    """Whether or not it begins with some messages that are on disk alone (`cold`: so many stretches)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sequence, "BLOCK_LENGTH", block_length)
         patch.setattr(sequence, "SEAL_LENGTH", seal_length)
         patch.setattr(sequence, "THIN_LENGTH", thin_length)
         patch.setattr(sequence, "OPENED_LENGTH", 1)
-        _compare(steps)
+        _compare(steps, cold)
 
 
-def _compare(steps: list[tuple[str, int, int]]) -> None:
-    comparison = Comparison()
+def _compare(steps: list[tuple[str, int, int]], cold: int) -> None:
+    comparison = Comparison(cold)
     for kind, which, number in steps:
         comparison.step(kind, which, number)
         comparison.check(number)
@@ -303,13 +418,20 @@ def _compare(steps: list[tuple[str, int, int]]) -> None:
 class Comparison:
     """Both, and who refers to which entry."""
 
-    def __init__(self) -> None:
+    def __init__(self, cold: int) -> None:
         # 120 messages come and go first, so that dead blocks are forgotten early on; one cursor slept meanwhile.
         self.messages, entries = filled(*range(1, 121))
         self.naive = NaiveSequence()
         self.cursors = [Cursor(self.messages) for _ in range(3)]
         for entry in entries:
             self.messages.remove(entry)
+        found = [cold_of(*range(10 * at + 1, 10 * at + 2 + at % 4)) for at in range(cold)]
+        self.messages.prepend_cold(found)
+        for cursor in self.cursors:
+            cursor.restart()
+        self.stretches = found
+        self.naive.ids += [message_id for stretch in found for message_id in stretch.ids()]
+        self.on_disk = dict.fromkeys(self.naive.ids, FILE)
         self.kept: dict[int, Entry] = {}
         """Entries that somebody refers to."""
         self.failures: dict[int, int] = {}
@@ -331,6 +453,15 @@ class Comparison:
             self.look(which, takes=kind == "take")
         elif kind == "keep" and picked is not None:
             self.kept[picked] = self.entry_at(picked)
+        elif kind == "bring" and picked is not None:
+            self.entry_at(picked).replace_body(b"%d" % picked)
+            self.on_disk.pop(picked, None)
+        elif kind == "bring all" and self.stretches:
+            self.bring_all(self.stretches[number % len(self.stretches)])
+        elif kind == "give up" and self.stretches:
+            self.messages.give_up_cold(self.stretches[number % len(self.stretches)])
+        elif kind == "move" and picked is not None:
+            self.move(self.messages.cold_within(picked, NO_LIMIT)[:1], _File(str(number)))
         elif kind == "release" and naive.held:
             self.release(sorted(naive.held)[number % len(naive.held)], number)
         elif kind.startswith("remove") and picked is not None:
@@ -343,6 +474,22 @@ class Comparison:
             for cursor in self.cursors:
                 cursor.restart()
             naive.places = [0, 0, 0]
+
+    def bring_all(self, cold: ColdMessages) -> None:
+        there = [message_id for message_id in cold.ids() if self.on_disk.get(message_id) is cold.source]
+        if size := self.messages.bring_cold(cold, [b"%d" % message_id for message_id in cold.ids()]):
+            for message_id in there:  # others have left, or are new ones whose ids have come again
+                del self.on_disk[message_id]
+            assert size in (cold.body_bytes, sum(len(b"%d" % message_id) for message_id in there))
+
+    def move(self, colds: list[ColdMessages], file: _File) -> None:
+        for cold in colds:
+            assert self.messages.replace_cold(cold, cold.moved(file, [10 * at for at in cold.ids()]))
+            self.on_disk.update(dict.fromkeys(cold.ids(), file))
+
+    def body_of(self, message_id: int) -> Body:
+        file = self.on_disk.get(message_id)
+        return b"%d" % message_id if file is None else BodyRef(message_id, file, 10 * message_id, 3)
 
     def append(self, kind: str, number: int) -> None:
         self.newest += 1 + number % 3
@@ -377,7 +524,7 @@ class Comparison:
         self.messages.remove(self.entry_at(leaving))
         self.naive.ids.remove(leaving)
         self.naive.held.discard(leaving)
-        for known in (self.kept, self.failures):
+        for known in (self.kept, self.failures, self.on_disk):
             known.pop(leaving, None)
 
     def check(self, number: int) -> None:
@@ -387,7 +534,8 @@ class Comparison:
             entry = self.entry_at(picked)
             assert messages.newest_id(picked) == picked
             assert messages.find(picked) is entry
-            assert (entry.body, entry.delivery_count) == (b"%d" % picked, self.failures.get(picked, 0))
+            assert place_of(entry.body) == place_of(self.body_of(picked))
+            assert entry.delivery_count == self.failures.get(picked, 0)
             assert (entry.holder is SOMEBODY) == (picked in self.naive.held)
         if picked is not None and number % 3 == 0:
             later = [message_id for message_id in ids if message_id > picked]

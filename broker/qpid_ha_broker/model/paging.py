@@ -8,6 +8,7 @@ less than half of the usual lead is left. Pure: the driver reads files and gives
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from zlib import crc32
 
 from qpid_ha_broker.events.codec import encode
 from qpid_ha_broker.events.layout import PART, PLAIN_HEAD, SEAL, VERSION, RecordKind
+from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.orders import OrderCursor
 from qpid_ha_broker.model.queues.paged import BodyDamaged, BodyRef, BodySource
 from qpid_ha_broker.model.queues.queue import Queue
@@ -61,6 +63,13 @@ class BodyRequest(NamedTuple):
     ref: BodyRef
 
 
+class StretchRequest(NamedTuple):
+    """Bodies that should come back together."""
+
+    queue: Queue
+    cold: ColdMessages
+
+
 @dataclass
 class Tally:
     """What a walk over one file came to, in bytes of payload."""
@@ -86,6 +95,9 @@ class Paging:
         self._on_the_way: dict[Entry, BodyRef] = {}
         self._on_the_way_bytes = 0
         self._unreadable: dict[Entry, BodyRef] = {}
+        self._stretches: set[ColdMessages] = set()
+        """On their way, as a whole."""
+        self._requested: list[StretchRequest] = []
 
     # --- how it stands
 
@@ -123,20 +135,44 @@ class Paging:
     # --- back
 
     def wanted(self) -> list[BodyRequest]:
-        """What has to be read now; it counts as on its way from here on. Ask at the end of each turn."""
+        """What has to be read now; it counts as on its way from here on. Ask at the end of each turn, and then for the
+        `stretches`."""
         requests: list[BodyRequest] = []
         for queue, ahead in self._ahead.items():
             if not queue.dispatcher.consumers or queue.deleted or self._on_the_way_bytes >= ON_THE_WAY_BYTES:
                 continue
             for entry, ref in ahead.due(self._is_known):
-                if not self._is_known(entry):
+                if self._is_known(entry):
+                    continue
+                if entry.block is not None and (cold := entry.block.was_cold) is not None:
+                    self._stretches.add(cold)
+                    self._on_the_way_bytes += cold.body_bytes
+                    self._requested.append(StretchRequest(queue, cold))
+                else:
                     self._on_the_way[entry] = ref
                     self._on_the_way_bytes += ref.size
                     requests.append(BodyRequest(queue, entry, ref))
         return requests
 
+    def stretches(self) -> list[StretchRequest]:
+        """What else has to be read, as `wanted` found: messages of which none was brought in since the start."""
+        requested, self._requested = self._requested, []
+        return requested
+
+    def stretch_brought(self, request: StretchRequest, bodies: Sequence[bytes] | None) -> None:
+        """Take in what `ColdMessages.read` gave. None: they are read one by one, so that what is damaged is told."""
+        queue, cold = request
+        self._on_the_way_bytes -= cold.body_bytes
+        self._stretches.discard(cold)
+        if bodies is None:
+            queue.messages.give_up_cold(cold)
+        elif not queue.deleted:
+            self._catalog.bring_cold(queue, cold, bodies)
+
     def _is_known(self, entry: Entry) -> bool:
         """Whether there is nothing to be done for a message that is paged out but wait."""
+        if self._stretches and entry.block is not None and entry.block.was_cold in self._stretches:
+            return True
         return entry in self._on_the_way or (bool(self._unreadable) and self._unreadable.get(entry) is entry.body)
 
     def brought(self, requests: Sequence[BodyRequest], results: Sequence[bytes | BodyDamaged]) -> list[BodyDamaged]:
@@ -167,11 +203,13 @@ class Paging:
             queue = self._catalog.queues_by_id.get(queue_id)
             if queue is None or not queue.messages.count:
                 continue
+            if outdated:
+                yield from self._move_cold(queue, piece.source, records, outdated, tally)
             kept: Container[int] | None = None
             for start in range(0, len(records.lsns), STEP):
                 ids = records.lsns[start : start + STEP].tolist()
                 places = dict(zip(ids, range(start, start + len(ids)), strict=True))
-                entries = queue.messages.find_all(ids)
+                entries = queue.messages.find_to_page(ids, outdated)
                 if outdated:
                     self._move(queue, entries, piece.source, records, places, outdated, tally)
                 here = [entry for entry in entries if type(entry.body) is not BodyRef]
@@ -183,6 +221,29 @@ class Paging:
                 yield
             if queue.messages.paged and queue not in self._ahead:
                 self._ahead[queue] = _ReadAhead(queue)
+
+    def _move_cold(
+        self, queue: Queue, source: BodySource, records: PlacedRecords, outdated: Container[str], tally: Tally,
+    ) -> Iterator[None]:  # fmt: skip
+        """Let what is cold stay so, where `records` have all of it. What they have in part, `_move` opens."""
+        messages = queue.messages
+        colds = [
+            cold
+            for cold in messages.cold_within(min(records.lsns), max(records.lsns))
+            if cold.source.name in outdated
+        ]  # fmt: skip
+        if not colds:
+            return
+        order = sorted(range(len(records.lsns)), key=records.lsns.__getitem__)
+        lsns = [records.lsns[place] for place in order]
+        for cold in colds:
+            at = bisect_left(lsns, cold.first_id)
+            places = order[at : at + cold.count]
+            if lsns[at : at + cold.count] == cold.ids():
+                moved = cold.moved(source, [records.offsets[place] for place in places])
+                if messages.replace_cold(cold, moved):
+                    tally.moved += cold.body_bytes
+            yield
 
     def _move(
         self, queue: Queue, entries: Sequence[Entry], source: BodySource, records: PlacedRecords,

@@ -16,10 +16,19 @@ from typing import Final
 from qpid_ha_broker.events.layout import ONE_QUEUE, PART, RecordKind, word_of
 from qpid_ha_broker.events.scan import queues_at, scan_plain
 from qpid_ha_broker.model.paging import PART_SEAL, BodyPiece, PlacedRecords
+from qpid_ha_broker.model.queues.paged import BodyDamaged
 
 from .blocks import BlockKind
 from .files import Disk, File
-from .layout import SNAPSHOTS, segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from .layout import (
+    SNAPSHOTS,
+    segment_numbers,
+    segment_path,
+    snapshot_index_path,
+    snapshot_number,
+    snapshot_numbers,
+    snapshot_path,
+)
 from .reading import open_blocks
 
 _PART_ENQUEUED: Final = word_of(RecordKind.ENQUEUED, PART)
@@ -67,6 +76,8 @@ class Bodies:
         self._disk = disk
         self._files: weakref.WeakValueDictionary[str, BodyFile] = weakref.WeakValueDictionary()
         self._lock = Lock()
+        self.unchecked: list[str] = []
+        """Snapshots that are in use and of which not all was read: for `checked`."""
 
     @property
     def names(self) -> list[str]:
@@ -109,6 +120,25 @@ class Bodies:
                         yield BodyPiece(source, part)
             if durable_records.records:
                 yield BodyPiece(source, durable_records.records)
+
+    def checked(self, name: str) -> Iterator[BodyDamaged | None]:
+        """Read a snapshot, a block at each step; at last what is not as it was written, if anything is.
+
+        For another thread, as `pieces`. Raises OSError, BlockError or NewerFormat.
+        """
+        with open_blocks(self._disk, name) as reader:
+            for _ in reader:
+                yield None
+            if not reader.closed:
+                yield BodyDamaged(name, reader.end, 0, reader.instead)
+
+    def distrust(self, name: str) -> None:
+        """A record in that file is not as it was written: have the next start read all of it, and refuse it. Blocks."""
+        if name.startswith(SNAPSHOTS):
+            index = snapshot_index_path(snapshot_number(name))
+            if self._disk.exists(index):
+                self._disk.remove(index)
+                self._disk.sync_directory(SNAPSHOTS)
 
 
 def records_in(data: bytes, base: int) -> Iterator[Mapping[int, PlacedRecords]]:

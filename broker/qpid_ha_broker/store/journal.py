@@ -16,7 +16,17 @@ from qpid_ha_broker.events.layout import is_local_lsn
 from .blocks import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, BlockKind, Buffer, FileHeader
 from .errors import JournalDead, StoreError
 from .files import FULL, Disk, File
-from .layout import SEGMENTS, SNAPSHOTS, SPARE, segment_numbers, segment_path, snapshot_numbers, snapshot_path
+from .layout import (
+    SEGMENTS,
+    SNAPSHOTS,
+    SPARE,
+    segment_numbers,
+    segment_path,
+    snapshot_index_numbers,
+    snapshot_index_path,
+    snapshot_numbers,
+    snapshot_path,
+)
 from .reading import BlockReader, read_header
 from .segment import END_ROOM_BYTES, Segment, SegmentEnd, Staged, StagedGroup
 
@@ -356,6 +366,9 @@ class Journal:
         for old in snapshot_numbers(self._disk):
             if old < number:
                 self._disk.remove(snapshot_path(old))
+        for old in snapshot_index_numbers(self._disk):
+            if old < number:
+                self._disk.remove(snapshot_index_path(old))
         self._disk.sync_directory(SNAPSHOTS)
         for old in segment_numbers(self._disk):
             if old >= min(number, self.number):

@@ -12,7 +12,7 @@ SNAPSHOTS: Final = "snapshots"
 SPARE: Final = "journal/spare"
 """A segment to be: has its room, and no name yet."""
 
-_NUMBERED: Final = re.compile(r"(\d{20})\.(log|snap)")
+_NUMBERED: Final = re.compile(r"(\d{20})\.(log|snap|index)")
 
 
 def segment_path(number: int) -> str:
@@ -25,6 +25,16 @@ def snapshot_path(number: int) -> str:
     return f"{SNAPSHOTS}/{number:020d}.snap"
 
 
+def snapshot_number(path: str) -> int:
+    """That of the snapshot at `path`."""
+    return int(path.removeprefix(f"{SNAPSHOTS}/").removesuffix(".snap"))
+
+
+def snapshot_index_path(number: int) -> str:
+    """The index of that snapshot."""
+    return f"{SNAPSHOTS}/{number:020d}.index"
+
+
 def segment_numbers(disk: Disk) -> list[int]:
     """Of the segments that are there, ascending."""
     return _numbers(disk, SEGMENTS, "log")
@@ -33,6 +43,11 @@ def segment_numbers(disk: Disk) -> list[int]:
 def snapshot_numbers(disk: Disk) -> list[int]:
     """Of the snapshots that are there, ascending. Unfinished ones are not among them."""
     return _numbers(disk, SNAPSHOTS, "snap")
+
+
+def snapshot_index_numbers(disk: Disk) -> list[int]:
+    """Of the indexes of snapshots that are there, ascending; the snapshot itself may be missing."""
+    return _numbers(disk, SNAPSHOTS, "index")
 
 
 def _numbers(disk: Disk, directory: str, ending: str) -> list[int]:

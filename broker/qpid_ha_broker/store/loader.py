@@ -3,12 +3,21 @@
 Messages wait in one dictionary per queue, from which removals take them at next to no cost, and become entries of the
 queue when all is read. Configuration goes through `SetState.apply` as ever.
 
+Messages of which a snapshot's index tells are not read, and wait as stretches. The promise: the queues hold what they
+would hold if all had been read, with bodies on disk. So a stretch becomes single messages when
+
+1. a message of it was removed, failed, or is held for a session;
+2. another message of its queue is among its messages: one in several queues, that expires, or of another priority;
+3. its queue gives its messages in another order than that in which they came.
+
 The loops are written out: a call for each message would cost more than all else that is done with it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 from zlib import crc32
 
@@ -18,13 +27,16 @@ from qpid_ha_broker.events.fields import read_ids
 from qpid_ha_broker.events.layout import ID, IDS, ONE_QUEUE, PLAIN, SEAL, WORDS, RecordKind, is_local_lsn, word_of
 from qpid_ha_broker.events.scan import RecordError
 from qpid_ha_broker.events.types import DequeueReason, Enqueued
+from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import Body
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.state import ReplayError
 
 from .snapshot import SnapshotEnd
+from .snapshot_index import Stretch
 
 _ENQUEUED: Final = word_of(RecordKind.ENQUEUED)
 """No part of a unit. The next likewise."""
@@ -38,6 +50,7 @@ _PAYLOAD_AT: Final = PLAIN.end - SEAL.end
 """In what the checksum covers."""
 _MAX_REASON: Final = max(DequeueReason)
 _DECODED_AT_ONCE: Final = 256
+_entry_id, _first_id = attrgetter("id"), attrgetter("first_id")
 
 
 LoadedMessage = tuple[MessageHeader, Body]
@@ -47,13 +60,14 @@ LoadedMessage = tuple[MessageHeader, Body]
 class Contents:
     """What one queue holds so far."""
 
-    __slots__ = ("_as_of_low", "_as_of_lsn", "failures", "headers", "ids", "messages", "was_emptied")
+    __slots__ = ("_as_of_low", "_as_of_lsn", "cold", "failures", "headers", "ids", "messages", "was_emptied")
 
     def __init__(self, queue_id: int) -> None:
         self.ids = (queue_id,)
         self.headers: dict[int, MessageHeader] = {}
         """Of messages that do not expire, by priority."""
         self.messages: dict[int, LoadedMessage] = {}
+        self.cold = ColdContents()
         self.failures: dict[int, int] = {}
         """Failed deliveries, of messages that have had some and may be gone."""
         self._as_of_low: list[int] = []
@@ -64,6 +78,7 @@ class Contents:
         """The queue was emptied."""
         self.was_emptied = True
         self.messages.clear()
+        self.cold = ColdContents()
         self.failures.clear()
         self._as_of_low.clear()
         self._as_of_lsn.clear()
@@ -78,8 +93,36 @@ class Contents:
         at = bisect_left(self._as_of_low, -message_id)
         return self._as_of_lsn[min(at, len(self._as_of_lsn) - 1)] if self._as_of_lsn else 0
 
+    def warm(self, message_id: int) -> bool:
+        """Whether that message was in a stretch: then it is among `messages` now, as all of that stretch are."""
+        stretch = self.cold.pop(message_id)
+        if stretch is not None:
+            self._unpack(stretch)
+        return stretch is not None and message_id in self.messages
+
+    def _unpack(self, stretch: ColdMessages) -> None:
+        header = stretch.header
+        for ref in stretch.refs():
+            self.messages.setdefault(ref.lsn, (header, ref))
+
+    def separate(self, takes_cold: bool = True) -> None:
+        """See to it that no message is among those of a stretch that is not one of them."""
+        if self.cold.is_empty:
+            return
+        for stretch in self.cold.mixed(sorted(self.messages)) if takes_cold else self.cold.pop_all():
+            self._unpack(stretch)
+
+    def cold_in_order(self, held: Iterable[int], takes_cold: bool) -> list[ColdMessages]:
+        """The stretches that stay such, by ascending id."""
+        if self.cold.is_empty:
+            return []
+        for message_id in (*self.failures, *held):
+            self.warm(message_id)
+        self.separate(takes_cold)
+        return self.cold.pop_all()
+
     def entries(self) -> list[Entry]:
-        """All messages by ascending id; the dictionary is empty afterwards."""
+        """All `messages` by ascending id; the dictionary is empty afterwards."""
         ids = list(self.messages)
         ordered = sorted(ids)
         loaded = list(self.messages.values()) if ids == ordered else [self.messages[lsn] for lsn in ordered]
@@ -119,6 +162,14 @@ class Loader:
         """What was loaded and has not left again, by queue and LSN."""
         return {queue_id: contents.messages for queue_id, contents in self._contents.items()}
 
+    def load_cold(self, stretch: Stretch) -> None:
+        """As `load` for what the index of a snapshot tells of. Raises RecordError."""
+        contents = self._contents.get(stretch.queue)
+        if contents is None:
+            raise RecordError(0, f"messages for the queue with id {stretch.queue}, which is not declared")
+        contents.cold.add(stretch.messages)
+        self.enqueued += stretch.messages.count
+
     def begin_snapshot(self) -> None:
         """What follows is a snapshot's."""
         self._is_snapshot = True
@@ -126,6 +177,8 @@ class Loader:
     def end_snapshot(self, end: SnapshotEnd) -> None:
         """What follows is the journal's."""
         self._is_snapshot, self._base = False, end
+        for contents in self._contents.values():
+            contents.separate()
 
     def load(self, data: bytes) -> None:
         """Apply the records of one block. Raises RecordError."""
@@ -249,7 +302,9 @@ class Loader:
     def _dequeued(self, lsn: int, contents: Contents, ids: tuple[int, ...]) -> None:
         pop = contents.messages.pop
         for message_id in ids:
-            if pop(message_id, None) is None and not self.is_doubtful(lsn, contents, message_id):
+            if pop(message_id, None) is not None or (contents.warm(message_id) and pop(message_id, None) is not None):
+                continue
+            if not self.is_doubtful(lsn, contents, message_id):
                 self.unknown += 1
 
     def _drop_held(self, queue_id: int, ids: tuple[int, ...]) -> None:
@@ -294,12 +349,80 @@ class Loader:
         """Put the messages into their queues; returns how many there are."""
         total = 0
         for queue_id, contents in self._contents.items():
-            entries, queue = contents.entries(), self._catalog.queues_by_id[queue_id]
+            queue = self._catalog.queues_by_id[queue_id]
+            cold = contents.cold_in_order(queue.held, queue.messages.takes_cold)
+            entries = contents.entries()
             if queue.held:
                 self._catalog.holdings.keep_only(queue, entries)
-            if entries:
-                self._catalog.prepended(queue, entries)
-                total += len(entries)
+            total += len(entries) + sum([stretch.count for stretch in cold])
+            self._prepend(queue, entries, cold)
         self._catalog.deleted_queues.clear()
         self._catalog.garbage.run()
         return total
+
+    def _prepend(self, queue: Queue, entries: list[Entry], cold: list[ColdMessages]) -> None:
+        """Both, by ascending id, the newest first: what comes after is older than all that is there."""
+        while cold or entries:
+            at = bisect_left(entries, cold[-1].first_id if cold else 0, key=_entry_id)
+            if at < len(entries):
+                self._catalog.prepended(queue, entries[at:])
+                del entries[at:]
+            above = entries[-1].id if entries else -1
+            at = bisect_left(cold, above, key=_first_id)
+            if at < len(cold):
+                self._catalog.prepended_cold(queue, cold[at:])
+                del cold[at:]
+
+
+class ColdContents:
+    """The stretches of one queue of which no message was asked for."""
+
+    __slots__ = ("_is_sorted", "_stretches")
+
+    def __init__(self) -> None:
+        self._stretches: list[ColdMessages] = []
+        self._is_sorted = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is none."""
+        return not self._stretches
+
+    def add(self, stretch: ColdMessages) -> None:
+        """In any order: a snapshot that was made beside the broker has the newest first."""
+        self._stretches.append(stretch)
+        self._is_sorted = False
+
+    def pop(self, message_id: int) -> ColdMessages | None:
+        """The stretch among whose ids that one may be; it is not here any more. Once none is `mixed` with another."""
+        if not self._stretches:
+            return None
+        self._sort()
+        at = bisect_right(self._stretches, message_id, key=_first_id) - 1
+        if at < 0 or self._stretches[at].last_id < message_id:
+            return None
+        return self._stretches.pop(at)
+
+    def pop_all(self) -> list[ColdMessages]:
+        """All of them, by ascending id."""
+        self._sort()
+        stretches, self._stretches = self._stretches, []
+        return stretches
+
+    def mixed(self, ids: Sequence[int]) -> list[ColdMessages]:
+        """Those among whose messages one of `ids`, which ascend, or another stretch is; they are not here any more."""
+        stretches = self.pop_all()
+        mixed: list[ColdMessages] = []
+        last_id = -1
+        for stretch, following in zip(stretches, [*stretches, None][1:], strict=True):
+            at = bisect_left(ids, stretch.first_id)
+            is_alone = at == len(ids) or ids[at] > stretch.last_id
+            is_apart = last_id < stretch.first_id and (following is None or stretch.last_id < following.first_id)
+            (self._stretches if is_alone and is_apart else mixed).append(stretch)
+            last_id = max(last_id, stretch.last_id)
+        return mixed
+
+    def _sort(self) -> None:
+        if not self._is_sorted:
+            self._stretches.sort(key=_first_id)
+            self._is_sorted = True

@@ -5,7 +5,8 @@ and where. What there is, and what becomes of it (`survey` decides 1. to 5., bef
 
 1. Nothing: the broker is empty.
 2. The newest snapshot, and the segments from its number on, none missing: the snapshot is loaded, then the segments.
-   Where either log does not go on where what came before ends, the store is damaged.
+   Where either log does not go on where what came before ends, the store is damaged. What the snapshot's index tells of
+   stays on disk (`unloading`); damage to that shows when it is read, which `server.stores.pager` does soon after.
 3. A segment that needs a snapshot which is not there: a checkpoint did not come to its end. That segment and all
    behind it are dropped; what was before them is the state, and the primary is asked again.
 4. A torn end of the last segment: nobody was promised anything about it. It is noted and left out. The same in an
@@ -99,7 +100,7 @@ def recover(
 ) -> Recovered:
     """Fill `sets`, which are new, from what is on `disk`. Deletes segments that cannot count, unless `read_only`.
 
-    `unloading`: leaves payloads on disk for which there is no room in memory.
+    `unloading`: leaves payloads on disk for which there is no room in memory, and what need not be read now.
     `apply_all`: also what is not known to be committed, for who is alone to decide. Otherwise that comes as `held`.
     Raises StoreDamaged, NewerFormat, OSError; `sets` are then of no use.
     """
@@ -126,7 +127,10 @@ class _Recovery:
         self._unloading = unloading
         self._local_times = sets.local_log.write_times if sets.has_local else WriteTimes()
         self._loader = Loader(sets)
-        self._reader = JournalReader(disk, surveyed)
+        index = None
+        if unloading is not None and surveyed.snapshot is not None:
+            index = unloading.index_of(disk, surveyed.snapshot)
+        self._reader = JournalReader(disk, surveyed, index, self._loader.load_cold)
         self._held: list[HeldBatch] = []
         self._told = 0
         self._last_lsn = 0
@@ -224,6 +228,8 @@ class _Recovery:
         for queue in sets.catalog.queues.values():
             queue.redelivered_below = queue.log.last_lsn
         status, notes = surveyed.status, list(surveyed.notes)
+        if self._unloading is not None and self._unloading.note:
+            notes.append(self._unloading.note)
         was_clean = status.clean if status is not None else ""
         if self._loader.misfits:
             notes.append(f"{self._loader.misfits} events of this broker's own log were about things that are not here")

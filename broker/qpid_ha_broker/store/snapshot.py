@@ -1,12 +1,13 @@
 """A snapshot: the state before a segment of the journal, as events. Written beside, and there as a whole or not at all.
 
 It is written under another name, synced and only then renamed, and its last block says that it is whole: what lies
-under `snapshots/` with the right name was finished.
+under `snapshots/` with the right name was finished. Its index gets its name before it does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
@@ -18,8 +19,9 @@ from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from .blocks import FILE_HEADER_BYTES, Block, BlockKind, FileHeader, encode_block, encode_header
 from .errors import BlockError
 from .files import Disk
-from .layout import SNAPSHOTS, snapshot_path
+from .layout import SNAPSHOTS, snapshot_index_path, snapshot_path
 from .reading import end_data, end_facts
+from .snapshot_index import IndexWriter
 
 BLOCK_BYTES: Final = 1024 * 1024
 
@@ -89,7 +91,7 @@ def configuration_events(sets: ResourceSets, last_lsn: int, local_lsn: int) -> I
 
 
 class SnapshotWriter:
-    """Writes one snapshot. Ends with `finish`, or with `abandon`, after which there is nothing of it.
+    """Writes one snapshot, and its index. Ends with `finish`, or with `abandon`, after which there is nothing of it.
 
     Raises OSError as the disk gives it; then, too, `abandon`.
     """
@@ -99,11 +101,12 @@ class SnapshotWriter:
         self._header = header
         self._path = snapshot_path(header.number)
         self._temporary = f"{self._path}.tmp"
+        self._index_path = snapshot_index_path(header.number)
+        self._index = IndexWriter()
         self._pieces: list[bytes] = []
         self._waiting = 0
         disk.make_directory(SNAPSHOTS)
-        if disk.exists(self._temporary):
-            disk.remove(self._temporary)
+        self._remove_unfinished()
         self._file = disk.create(self._temporary)
         self._file.write(0, encode_header(header))
         self.size = FILE_HEADER_BYTES
@@ -120,22 +123,39 @@ class SnapshotWriter:
         """Let it count. Whoever calls this knows that the journal is on disk, and committed, up to `counts_lsn`."""
         if self._waiting:
             self._write(BlockKind.EVENTS)
-        self._pieces = [end_data(end._asdict())]
-        self._write(BlockKind.END)
+        self._pieces, end_at = [end_data(end._asdict())], self.size
+        last = self._write(BlockKind.END)
         self._file.sync()
         self._file.close()
+        self._write_index(self._index.encoded(self._header, end_at, last))
         self._disk.rename(self._temporary, self._path)
         self._disk.sync_directory(SNAPSHOTS)
 
     def abandon(self) -> None:
         """Leave nothing behind."""
         self._file.close()
-        if self._disk.exists(self._temporary):
-            self._disk.remove(self._temporary)
+        self._remove_unfinished()
 
-    def _write(self, kind: BlockKind) -> None:
+    def _write(self, kind: BlockKind) -> bytes:
+        """Write a block; returns it."""
         data = b"".join(self._pieces)
         head = encode_block(self._header.number, kind, 0, 0, 0, 0, 0, data)
         self._file.write(self.size, head, data)
+        if kind is BlockKind.EVENTS:
+            self._index.add(data, self.size, self.size + len(head))
         self.size += len(head) + len(data)
         self._pieces, self._waiting = [], 0
+        return head + data
+
+    def _write_index(self, data: bytes) -> None:
+        """It gets its name now; that of the snapshot is synced with it."""
+        with closing(self._disk.create(f"{self._index_path}.tmp")) as file:
+            file.write(0, data)
+            file.sync()
+        self._disk.rename(f"{self._index_path}.tmp", self._index_path)
+
+    def _remove_unfinished(self) -> None:
+        """Also an index with this number: without its snapshot it means nothing, and with another one it would lie."""
+        for path in (self._temporary, f"{self._index_path}.tmp", self._index_path):
+            if self._disk.exists(path):
+                self._disk.remove(path)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import Body
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
@@ -45,6 +46,9 @@ class Order(ABC):
 
     __slots__ = ()
 
+    takes_cold: ClassVar[bool] = False
+    """Whether messages may be here of which nobody knows more than a snapshot's index tells."""
+
     @abstractmethod
     def __len__(self) -> int: ...
 
@@ -78,6 +82,30 @@ class Order(ABC):
     @abstractmethod
     def prepend(self, entries: Sequence[Entry]) -> None:
         """Add entries by ascending id, all below what is here; they take nobody's place. Restart positions after it."""
+
+    def prepend_cold(self, stretches: Sequence[ColdMessages]) -> None:
+        """`prepend` for messages that are on disk alone. Raises TypeError unless `takes_cold`."""
+        raise TypeError(f"{self} takes entries")
+
+    def cold_within(self, first_id: int, last_id: int) -> list[ColdMessages]:
+        """What is cold of the messages from one id to another, none of it with messages outside of that."""
+        return []
+
+    def replace_cold(self, old: ColdMessages, new: ColdMessages) -> bool:
+        """The messages of `old` are in another file now. Whether they are still cold: else nothing is done."""
+        return False
+
+    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
+        """The bodies of messages that are cold, or were when somebody looked; returns how many bytes came."""
+        return 0
+
+    def give_up_cold(self, cold: ColdMessages) -> bool:
+        """Messages that are cold, or were when somebody looked, are not to be read together. Whether they could be."""
+        return False
+
+    def not_cold_in_others(self, ids: Sequence[int], files: Container[str]) -> Sequence[int]:
+        """`ids` without those that are among messages which are cold, in other files than `files`."""
+        return ids
 
     @abstractmethod
     def take_all(self) -> list[Entry]:
@@ -150,6 +178,8 @@ class Fifo(MessageSequence, Order):
 
     __slots__ = ()
 
+    takes_cold = True
+
     def position(self, sharing: bool = False) -> OrderCursor:
         return Cursor(self)
 
@@ -164,6 +194,8 @@ class LastValue(Fifo):
     """At most one message per key: a newer value goes to the end and takes the place of the older one."""
 
     __slots__ = ("_latest", "_superseded")
+
+    takes_cold = False
 
     def __init__(self) -> None:
         super().__init__()

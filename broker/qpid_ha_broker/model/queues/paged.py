@@ -28,13 +28,14 @@ _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class BodyDamaged(Exception):
-    """A message cannot be read back. `file` and `offset` say where it should be.
+    """A message cannot be read back. `file` and `offset` say where it should be; `lsn` 0: nobody looked whose it is.
 
     `is_shortage`: its file was not even looked at, because there was no file descriptor; there may be one later.
     """
 
     def __init__(self, file: str, offset: int, lsn: int, text: str, *, is_shortage: bool = False) -> None:
-        super().__init__(f"{file}, offset {offset}: message {lsn} cannot be read back: {text}")
+        subject = f"message {lsn}" if lsn else "some messages"
+        super().__init__(f"{file}, offset {offset}: {subject} cannot be read back: {text}")
         self.file = file
         self.offset = offset
         self.lsn = lsn

@@ -5,10 +5,11 @@ Nothing is decided here, and nothing written: every method does what an event of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import cast
 
+from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.expiries import Expiries
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import Order, OrderCursor
@@ -75,6 +76,14 @@ class QueuedMessages:
     def find_all(self, ids: Sequence[int]) -> list[Entry]:
         """Those of `ids` that are here."""
         return self._order.find_all(ids)
+
+    def find_to_page(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
+        """`find_all` without what is cold, unless it is in an `outdated` file."""
+        return self._order.find_all(self._order.not_cold_in_others(ids, outdated))
+
+    def cold_within(self, first_id: int, last_id: int) -> list[ColdMessages]:
+        """What is cold of the messages from one id to another, none of it with messages outside of that."""
+        return self._order.cold_within(first_id, last_id)
 
     def newest_before(self, bound: int, limit: int) -> list[Entry]:
         """Up to `limit` messages with the largest ids below `bound`, by ascending id."""
@@ -162,6 +171,20 @@ class QueuedMessages:
         self._order.prepend(entries)
         self._restart()
 
+    @property
+    def takes_cold(self) -> bool:
+        """Whether `prepend_cold` may be called: the queue gives its messages in the order of their ids."""
+        return self._order.takes_cold
+
+    def prepend_cold(self, stretches: Sequence[ColdMessages]) -> None:
+        """`prepend` for messages that are on disk alone, never expire, and of which none has failed or is held."""
+        count = sum([stretch.count for stretch in stretches])
+        self.count += count
+        self.enqueued_total += count
+        self._count_paged(sum([stretch.body_bytes for stretch in stretches]))
+        self._order.prepend_cold(stretches)
+        self._restart()
+
     def remove(self, entry: Entry) -> None:
         """Let a message go for good."""
         self.count -= 1
@@ -228,7 +251,21 @@ class QueuedMessages:
         """Let the same body be elsewhere: page it out, bring it back, or say in which other file it is."""
         was_paged, is_paged = type(entry.body) is BodyRef, type(body) is BodyRef
         self.paged += (is_paged - was_paged) * entry.size
-        entry.body = body
+        entry.replace_body(body)
+
+    def replace_cold(self, old: ColdMessages, new: ColdMessages) -> bool:
+        """The messages of `old` are in another file now. Whether they are still cold: else nothing is done."""
+        return self._order.replace_cold(old, new)
+
+    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
+        """The bodies of messages that are cold, or were when somebody looked; returns how many bytes came."""
+        size = self._order.bring_cold(cold, bodies)
+        self.paged -= size
+        return size
+
+    def give_up_cold(self, cold: ColdMessages) -> None:
+        """Messages that are cold, or were when somebody looked, are not to be read together."""
+        self._order.give_up_cold(cold)
 
     def _count_paged(self, size: int) -> None:
         self.size += size

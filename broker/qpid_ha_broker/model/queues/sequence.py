@@ -4,16 +4,31 @@ Messages are in blocks, in the order in which they came. One that is taken leave
 released goes back to its slot, and a block without messages is unlinked. A cursor is a block and an index, so nothing
 that happens elsewhere moves it.
 
-A block is closed or open. Closed, it is columns: ids, headers and bodies, of messages that are all here and that nobody
-ever had, which is what a message at rest is. Open, it is entries, one for each message; it is opened as soon as
+A block is cold, closed or open. Closed, it is columns: ids, headers and bodies, of messages that are all here and that
+nobody ever had, which is what a message at rest is. Open, it is entries, one for each message; it is opened as soon as
 anybody asks for one of them, and closed again once others were opened, if all are as they came and nobody refers to
-one. So an `Entry` is the only one of its message, as long as somebody has it:
+one. Cold, it is closed and packed: of messages that are on disk alone, as a snapshot has them. The promise: which of
+these a block is, nobody sees, and an `Entry` is the only one of its message, as long as somebody has it:
 
 1. A plain message comes: it goes into the columns of the last block, if that is closed.
 2. A message comes that may expire or has a key: somebody will keep its entry, and the last block is opened.
 3. A consumer, or whoever looks for a message, gets to a block: it is opened.
 4. It has gone on, or looked elsewhere: the block is closed if it may be.
 5. Only ids are asked for: closed blocks know them.
+6. A broker starts: what its snapshot's index tells of comes as cold blocks, for which no record is read.
+7. A cold block is opened, as in 3.: its bodies are paged out, and come as any others do, or all at once. Closed as in
+   4., it is cold again if no body came, or is in another file since.
+8. A newer snapshot replaces the file in which a cold block's messages are: it stays cold, and points to the new one.
+
+| from | by | to |
+| --- | --- | --- |
+| | 1. | closed |
+| | 6. | cold |
+| closed, cold | 2., 3. | open |
+| cold | its bodies come | closed |
+| open | 4. | closed |
+| open | 7. | cold |
+| cold | other ids (`renumber`) | closed |
 
 Append, take and remove cost the same at any depth; a queue of a million needs no rebalancing and no lookup by key. What
 is released at the front makes the next cursor step over everything that consumers hold: that costs by their number.
@@ -24,13 +39,14 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import Final
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.errors import fresh
+from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import Body, BodyDamaged, BodyRef, read_bodies
 from qpid_ha_broker.model.work import Task
@@ -75,10 +91,11 @@ class SequenceBlock:
     """A run of messages. `live` counts those that are still in the queue.
 
     Open: `entries` has them, `ids`, `headers` and `bodies` are empty. Closed: the other way round, and `headers` is one
-    for all of them, if they are alike. What is empty is one list for all blocks: ten thousand queues have a block each.
+    for all of them, if they are alike. Cold: it is closed, `cold` has them, and all else is empty. What is empty is one
+    list for all blocks: ten thousand queues have a block each.
     """
 
-    __slots__ = ("bodies", "entries", "first_id", "headers", "ids", "is_closed", "live", "next")
+    __slots__ = ("bodies", "cold", "entries", "first_id", "headers", "ids", "is_closed", "live", "next", "was_cold")
 
     def __init__(self, first_id: int) -> None:
         self.first_id = first_id
@@ -89,14 +106,20 @@ class SequenceBlock:
         self.ids: array[int] = _NO_IDS
         self.headers: list[MessageHeader] = _NO_HEADERS
         self.bodies: list[Body] = _NO_BODIES
+        self.cold: ColdMessages | None = None
+        self.was_cold: ColdMessages | None = None
+        """Of an open block: what it was, and may be again. None once a body of it is elsewhere."""
 
     def __len__(self) -> int:
         """With those that have left."""
+        if self.cold is not None:
+            return self.cold.count
         return len(self.ids) if self.is_closed else len(self.entries)
 
     def empty(self) -> None:
         """Nothing is in it any more, nor was."""
         self.is_closed = True
+        self.cold = self.was_cold = None
         self.entries, self.ids, self.headers, self.bodies = _NO_ENTRIES, _NO_IDS, _NO_HEADERS, _NO_BODIES
 
     def begin_columns(self, message_id: int, header: MessageHeader, body: Body) -> None:
@@ -106,18 +129,30 @@ class SequenceBlock:
     def opened(self) -> list[Entry]:
         """Its entries, made now if it was closed."""
         if self.is_closed:
+            if (cold := self.cold) is not None:
+                self.unpack()
+                self.was_cold = cold
             headers = self.headers if len(self.headers) == len(self.ids) else repeat(self.headers[0])
             self.entries = list(map(Entry, self.ids, headers, self.bodies, repeat(self)))
             self.ids, self.headers, self.bodies = _NO_IDS, _NO_HEADERS, _NO_BODIES
             self.is_closed = False
         return self.entries
 
+    def unpack(self) -> None:
+        """Be closed instead of cold."""
+        if (cold := self.cold) is not None:
+            self.ids, self.headers, self.bodies = array("Q", cold.ids()), [cold.header], list(cold.refs())
+            self.cold = None
+
     def close(self) -> None:
         """Have columns again, if nobody would notice."""
-        entries = self.entries
-        if self.is_closed or self.live < BLOCK_LENGTH or self.live < len(entries):
+        entries, was_cold = self.entries, self.was_cold
+        if self.is_closed or self.live < len(entries) or (self.live < BLOCK_LENGTH and was_cold is None):
             return
         if set(map(sys.getrefcount, entries)) != _UNREFERRED or set(map(_history, entries)) != {_NO_HISTORY}:
+            return
+        if was_cold is not None:
+            self.cold, self.was_cold, self.entries, self.is_closed = was_cold, None, _NO_ENTRIES, True
             return
         self.ids = array("Q", map(_entry_id, entries))
         self.headers, self.bodies = list(map(_header, entries)), list(map(_body, entries))
@@ -133,18 +168,24 @@ class SequenceBlock:
 
     def place_of(self, message_id: int) -> int:
         """Of the first message with that id or a larger one."""
+        if self.cold is not None:
+            return bisect_left(self.cold.ids(), message_id)
         if self.is_closed:
             return bisect_left(self.ids, message_id)
         return bisect_left(self.entries, message_id, key=_entry_id)
 
     def place_behind(self, message_id: int) -> int:
         """Of the first message with a larger id."""
+        if self.cold is not None:
+            return bisect_right(self.cold.ids(), message_id)
         if self.is_closed:
             return bisect_right(self.ids, message_id)
         return bisect_right(self.entries, message_id, key=_entry_id)
 
     def id_at(self, place: int) -> int:
         """Of the message there, or that was."""
+        if self.cold is not None:
+            return self.cold.ids()[place]
         return self.ids[place] if self.is_closed else self.entries[place].id
 
 
@@ -171,6 +212,12 @@ class Entry:
         """Bytes of the body, wherever it is. Raises LookupError when it is gone."""
         body = self.body
         return body.size if type(body) is BodyRef else len(self.resident_body())
+
+    def replace_body(self, body: Body) -> None:
+        """Have the same body elsewhere: also `MessageSequence.bring_cold` does that."""
+        self.body = body
+        if self.block is not None:
+            self.block.was_cold = None
 
     def ref(self) -> BodyRef:
         """Where the body is that is paged out. Raises LookupError when it is not, or gone."""
@@ -235,12 +282,12 @@ class OpenedBlocks:
 
     def open(self, block: SequenceBlock) -> list[Entry]:
         """Its entries."""
-        if len(block.ids) >= BLOCK_LENGTH:
+        if len(block.ids) >= BLOCK_LENGTH or block.cold is not None:
             self.note(block)
         return block.opened()
 
     def note(self, block: SequenceBlock) -> None:
-        """It is full, and open."""
+        """It is full, or was cold, and is open."""
         self._blocks = (*self._blocks, block)
         if len(self._blocks) > OPENED_LENGTH:
             oldest, *rest = self._blocks
@@ -362,19 +409,89 @@ class MessageSequence:
 
     def prepend(self, entries: Sequence[Entry]) -> None:
         """Add entries by ascending id, all below what is here. Cursors do not see them before they are restarted."""
-        if not entries:
-            return
-        above = entries[-1].id + 1
+        if entries:
+            blocks = [_filled(entries[at : at + BLOCK_LENGTH]) for at in range(0, len(entries), BLOCK_LENGTH)]
+            self._prepend_blocks(blocks, entries[-1].id + 1)
+
+    def prepend_cold(self, stretches: Sequence[ColdMessages]) -> None:
+        """`prepend` for messages that are on disk alone."""
+        if stretches:
+            self._prepend_blocks(list(map(_cold, stretches)), stretches[-1].last_id + 1)
+
+    def _prepend_blocks(self, blocks: list[SequenceBlock], above: int) -> None:
+        """All their ids are below `above`."""
         count = next((at for at, block in enumerate(self._blocks) if block.live), len(self._blocks) - 1)
         self._forget_first_blocks(count)
         first = self._blocks[0]
         # Its tombstones may be older than what comes: nobody looks for them, and places in the block stay.
         first.first_id = max(first.first_id, above)
-        blocks = [_filled(entries[at : at + BLOCK_LENGTH]) for at in range(0, len(entries), BLOCK_LENGTH)]
         for block, following in zip(blocks, [*blocks[1:], first], strict=True):
             block.next = following
         self._blocks[:0] = blocks
-        self._length += len(entries)
+        self._length += sum([block.live for block in blocks])
+
+    def cold_within(self, first_id: int, last_id: int) -> list[ColdMessages]:
+        """What is cold of the messages from one id to another, none of it with messages outside of that."""
+        colds: list[ColdMessages] = []
+        for at in range(bisect_left(self._blocks, first_id, key=_first_id), len(self._blocks)):
+            block = self._blocks[at]
+            if block.first_id > last_id:
+                break
+            if block.cold is not None and block.cold.last_id <= last_id:
+                colds.append(block.cold)
+        return colds
+
+    def replace_cold(self, old: ColdMessages, new: ColdMessages) -> bool:
+        """The messages of `old` are in another file now. Whether they are still cold: else nothing is done."""
+        block = self._blocks[max(bisect_right(self._blocks, old.first_id, key=_first_id) - 1, 0)]
+        if block.cold is not old:
+            return False
+        block.cold = new
+        return True
+
+    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
+        """The bodies of messages that are cold, or were when their block was opened; returns how many bytes came.
+
+        None, if a body of them came, or is in another file since.
+        """
+        block = self._blocks[max(bisect_right(self._blocks, cold.first_id, key=_first_id) - 1, 0)]
+        if block.cold is cold:
+            block.unpack()
+            block.bodies = list(bodies)
+            return cold.body_bytes
+        if block.was_cold is not cold:
+            return 0
+        block.was_cold = None
+        size = 0
+        for entry, body in zip(block.entries, bodies, strict=True):
+            if entry.body is not None:
+                entry.body = body
+                size += len(body)
+        return size
+
+    def give_up_cold(self, cold: ColdMessages) -> bool:
+        """Messages that are cold, or were when their block was opened, are not to be read together. Whether they could
+        be."""
+        block = self._blocks[max(bisect_right(self._blocks, cold.first_id, key=_first_id) - 1, 0)]
+        if cold not in (block.cold, block.was_cold):
+            return False
+        block.unpack()
+        block.was_cold = None
+        return True
+
+    def not_cold_in_others(self, ids: Sequence[int], files: Container[str]) -> list[int]:
+        """`ids` without those that are among messages which are cold, in other files than `files`."""
+        kept: list[int] = []
+        first_id = end_id = 0
+        is_kept = True
+        for message_id in ids:
+            if not first_id <= message_id < end_id:
+                block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
+                first_id, end_id = block.first_id, NO_LIMIT if block.next is None else block.next.first_id
+                is_kept = block.cold is None or block.cold.source.name in files
+            if is_kept:
+                kept.append(message_id)
+        return kept
 
     def take_all(self) -> list[Entry]:
         """Empty the sequence; the entries keep their bodies. Cursors go on with what comes later."""
@@ -405,6 +522,8 @@ class MessageSequence:
         previous = 0
         for block in self._blocks:
             block.first_id = previous + 1 if block is not self._blocks[0] else 0
+            block.unpack()
+            block.was_cold = None
             if block.is_closed:
                 block.ids = array("Q", [new_ids[message_id] for message_id in block.ids])
                 previous = block.ids[-1] if block.ids else previous
@@ -443,7 +562,7 @@ class MessageSequence:
             if block.live:
                 stop = block.place_behind(most)
                 if block.is_closed and stop:
-                    return block.ids[stop - 1]
+                    return block.id_at(stop - 1)
                 for index in range(stop - 1, -1, -1):
                     if block.entries[index].body is not None:
                         return block.entries[index].id
@@ -515,6 +634,12 @@ def _filled(entries: Sequence[Entry]) -> SequenceBlock:
     return block
 
 
+def _cold(stretch: ColdMessages) -> SequenceBlock:
+    block = SequenceBlock(stretch.first_id)
+    block.cold, block.live = stretch, stretch.count
+    return block
+
+
 def _thin(block: SequenceBlock) -> None:
     """One tombstone stands for all in a row: places and the order of ids stay, so cursors and `find` notice nothing."""
     entries = block.entries
@@ -543,7 +668,7 @@ class Cursor:
                 if entries[at].holder is None:
                     self._block, self._index = block, at
                     return entries[at]
-            if block.ids:
+            if block.ids or block.cold is not None:
                 self._sequence.opened.open(block)
                 continue
             index = len(entries)
@@ -610,7 +735,7 @@ class HistoryCursor(Cursor):
                 if entries[at].body is not None:
                     self._block, self._index = block, at
                     return entries[at]
-            if block.ids:
+            if block.ids or block.cold is not None:
                 self._sequence.opened.open(block)
                 continue
             following = block.next

@@ -21,6 +21,7 @@ from qpid_ha_broker.model.exchanges.notices import (
     is_for_notices,
 )
 from qpid_ha_broker.model.message_reader import MessageReader, NoReader
+from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.headers import MessageHeaders
 from qpid_ha_broker.model.queues.paged import Body
 from qpid_ha_broker.model.queues.queue import Queue
@@ -249,6 +250,15 @@ class Catalog:
         before = messages.resident
         messages.prepend(entries)
         self.memory_bytes += messages.resident - before + MESSAGE_OVERHEAD * len(entries)
+
+    def prepended_cold(self, queue: Queue, stretches: Sequence[ColdMessages]) -> None:
+        """Take older messages into `queue` that are on disk alone: see `QueuedMessages.prepend_cold`."""
+        queue.messages.prepend_cold(stretches)
+        self.memory_bytes += MESSAGE_OVERHEAD * sum([stretch.count for stretch in stretches])
+
+    def bring_cold(self, queue: Queue, cold: ColdMessages, bodies: Sequence[bytes]) -> None:
+        """Bodies come into memory: see `QueuedMessages.bring_cold`."""
+        self.memory_bytes += queue.messages.bring_cold(cold, bodies)
 
     def replace_body(self, queue: Queue, entry: Entry, body: Body) -> None:
         """Let a message be paged out, or back: see `QueuedMessages.replace_body`."""

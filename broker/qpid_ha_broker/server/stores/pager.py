@@ -3,6 +3,9 @@
 Wanted: a broker whose backlog is larger than its memory, and clients that notice nothing of it but that a consumer of
 old messages waits for the disk now and then. So the loop itself never reads a payload, and never works on paging for
 longer than a slice.
+
+A snapshot that was not read at the start is read once soon after, block by block: damage shows then, and not when a
+consumer comes to it. Its index is removed, so the next start reads all of it, refuses it, and says what to do.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
-from qpid_ha_broker.model.paging import BodyPiece, BodyRequest, Paging, Tally
+from qpid_ha_broker.model.paging import BodyPiece, BodyRequest, Paging, StretchRequest, Tally
 from qpid_ha_broker.model.queues.paged import BodyDamaged, BodyRef, read_bodies
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.store.bodies import Bodies, is_before
@@ -34,6 +38,10 @@ THREADS: Final = 2
 """That read, of a broker: more would only have the disk look in more places."""
 RETRY_S: Final = 0.2
 """Between two attempts to read without file descriptors."""
+CHECK_PAUSE_S: Final = 0.005
+"""Between two blocks of a snapshot that is looked through: 1 MiB each, while others wait for the same disk."""
+_CHECKED: Final = "checked"
+"""Instead of a next block."""
 WORTHWHILE_BYTES: Final = 64 * 1024
 """For less than this no file is read again."""
 
@@ -73,6 +81,8 @@ class Pager:
         """Files that were replaced: what points to them should point to a newer one."""
         self._to_move: deque[str] = deque()
         self._visit: _Visit | None = None
+        self._check: Iterator[BodyDamaged | None] | None = None
+        """Reads a snapshot."""
         self._pause_s, self._not_before_s = PAUSE_S, 0.0
         self._is_stopped = False
         self.freed_total = self.returned_total = 0
@@ -132,6 +142,53 @@ class Pager:
         self.paging.find_queues()
         self._outdated &= set(self._bodies.names)
         self._begin_visit()
+        if self._bodies.unchecked and self._check is None and not self._is_stopped:
+            name = self._bodies.unchecked[0]
+            self._check = self._bodies.checked(name)
+            self._check_next(name, self._check)
+
+    # --- looking for damage
+
+    def _check_next(self, name: str, check: Iterator[BodyDamaged | None]) -> None:
+        if self._is_stopped:
+            return
+        reading = asyncio.get_running_loop().run_in_executor(self._threads, next, check, _CHECKED)
+        reading.add_done_callback(lambda done: self._block_checked(name, check, done))
+
+    def _block_checked(
+        self, name: str, check: Iterator[BodyDamaged | None], done: asyncio.Future[BodyDamaged | str | None]
+    ) -> None:
+        if self._is_stopped or done.cancelled():
+            return
+        problem = done.exception()
+        if isinstance(problem, OSError | StoreError):
+            log.warning("%s was not looked through for damage, because it cannot be read: %s", name, problem)
+            self._end_check(name)
+        elif problem is not None:
+            raise problem
+        elif (result := done.result()) is None:
+            asyncio.get_running_loop().call_later(CHECK_PAUSE_S, self._check_next, name, check)
+        else:
+            self._end_check(name)
+            if isinstance(result, BodyDamaged):
+                self._tell([result])
+
+    def _end_check(self, name: str) -> None:
+        self._check = None
+        self._bodies.unchecked.remove(name)
+
+    def _tell(self, damaged: Sequence[BodyDamaged]) -> None:
+        """Of what cannot be read back."""
+        for problem in damaged:
+            log.error("%s; check the store with: qpid-ha store check", problem)
+            asyncio.get_running_loop().run_in_executor(self._threads, self._distrust, problem.file)
+            self._damaged(problem)
+
+    def _distrust(self, name: str) -> None:
+        try:
+            self._bodies.distrust(name)
+        except OSError as error:
+            log.warning("the index of %s cannot be removed, so the next start does not read all of it: %s", name, error)
 
     def turn(self) -> None:
         """After each turn of the broker: request what consumers come to, and let payloads leave when it is too much."""
@@ -139,6 +196,8 @@ class Pager:
             requests = self.paging.wanted()
             if requests:
                 self._request(requests)
+            if stretches := self.paging.stretches():
+                self._request_stretches(stretches)
         if self._visit is None and self.paging.is_over:
             self._begin_visit()
 
@@ -146,6 +205,23 @@ class Pager:
         refs = [request.ref for request in requests]
         reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read_bodies, refs)
         reading.add_done_callback(lambda done: self._arrived(requests, done))
+
+    def _request_stretches(self, requests: list[StretchRequest]) -> None:
+        for request in requests:
+            reading = asyncio.get_running_loop().run_in_executor(self._threads, request.cold.read)
+            reading.add_done_callback(partial(self._stretch_arrived, request))
+
+    def _stretch_arrived(self, request: StretchRequest, done: asyncio.Future[list[bytes] | None]) -> None:
+        if self._is_stopped or done.cancelled():
+            return
+        bodies = done.result()
+        self.paging.stretch_brought(request, bodies)
+        if bodies is not None:
+            self._note_left(request.cold.source.name, request.cold.body_bytes)
+            self.returned_total += request.cold.body_bytes
+        for queue in self.paging.waiting():
+            self._catalog.wake(queue)
+        self._schedule_turn()
 
     def _read_bodies(self, refs: list[BodyRef]) -> list[bytes | BodyDamaged]:
         """In a thread. A lack of file descriptors says nothing of a message: it is read once there are some."""
@@ -166,9 +242,7 @@ class Pager:
         self.returned_total += sum([len(result) for result in results if isinstance(result, bytes)])
         for queue in self.paging.waiting():
             self._catalog.wake(queue)
-        for problem in damaged:
-            log.error("%s; check the store with: qpid-ha store check", problem)
-            self._damaged(problem)
+        self._tell(damaged)
         self._schedule_turn()
 
     # --- going through files
