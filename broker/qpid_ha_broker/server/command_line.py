@@ -26,6 +26,7 @@ from qpid_ha_broker.server.control.placements import NoPlacement, load_placement
 from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
 from qpid_ha_broker.server.runtime.descriptors import raise_descriptor_limit
 from qpid_ha_broker.server.runtime.engines import server_domain
+from qpid_ha_broker.server.runtime.kernel_choice import choose_kernel, describe
 from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
@@ -77,6 +78,7 @@ def main(
             for problem in look_before_start(loaded, time.time()):
                 raise problem
             click.echo(f"qpidd: the settings of {loaded.name} can be used")
+            click.echo(f"qpidd: {describe(choose_kernel(loaded.kernel))}")
             for warning in warnings_of(loaded):
                 click.echo(f"qpidd: {warning}", err=True)
         else:
@@ -93,6 +95,7 @@ def look_before_start(settings: BrokerSettings, now_s: float) -> list[SettingsEr
     for key, path in (("data-dir", settings.data_dir), ("log-file", settings.log_file)):
         if path is not None:
             _check_writable(key, path, is_directory=key == "data-dir")
+    choose_kernel(settings.kernel)
     if any(address.is_tls for address in settings.listen):
         server_domain(settings.tls)
     found = certificate_problems(settings, now_s)
@@ -137,6 +140,7 @@ def run(settings: BrokerSettings, reread_access: Reread | None = None) -> None:
     configure_logging(settings.log_level, settings.log_file)
     for problem in look_before_start(settings, time.time()):
         log.error("the broker starts without this working: %s", problem)
+    log.info("%s", describe(choose_kernel(settings.kernel)))
     raise_descriptor_limit()
     if settings.data_dir is not None:
         lock_data_directory(settings.data_dir)  # until the process ends: a load that was given up may still be at it
