@@ -11,9 +11,10 @@ import pytest
 from cproton_ffi import ffi, lib
 
 from kernel_use import WAYS, engines_of
-from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire import batches, engine, message_format
 from qpid_ha_broker.amqp.wire.batches import EVENTS_LENGTH, RECEIVE_BUFFER
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, Engine, Sender, Transfer
+from qpid_ha_broker.amqp.wire.message_format import FormatReader
 
 STORIES = 30
 """Each is some two hundred messages."""
@@ -269,3 +270,78 @@ def test_numbers_are_tags_of_sixteen_digits(pair: Pair) -> None:
     pair.carry()
     names = [line[1] for line in pair.far.told if line[0] == "transfer"]
     assert names == [f"{number:016x}" for number in range(0xFFFFFFFFFE, 0xFFFFFFFFFE + 6)]
+
+
+# --- frames that nobody looks into
+
+
+def usual_in_python(data: bytes, at: int) -> tuple[int, bool]:
+    """As `FrameWalk`, by the regular expression."""
+    has_attach = False
+    while at < len(data) and message_format._USUAL(data, at):
+        has_attach |= data[at + 5] == 0 and data[at + 8 : at + 11] == b"\x00S\x12"
+        at += int.from_bytes(data[at : at + 4], "big") or 1
+    return at, has_attach
+
+
+def random_frame(chance: random.Random) -> bytes:
+    """A frame of any kind, mostly a transfer, often with something unusual, sometimes senseless."""
+    code = chance.choice((0x14, 0x14, 0x14, 0x12, 0x13, 0x15, 0x18))
+    uints = (b"\x43", b"\x52\x07", b"\x70\0\0\1\0", b"\x40", b"\x52\x00", b"\x70\0\0\0\0")
+    tag = chance.choice((b"\x40", b"\xa0" + bytes((length := chance.randrange(40),)) + b"t" * length, b"\xb0\0\0\0\1t"))
+    fields = chance.choice(uints) + chance.choice(uints) + tag + chance.choice((*uints[3:], b"\x43", b"\x52\x01"))
+    count = chance.choice((1, 3, 4, 5, 11))
+    head = bytes((0xC0, len(fields) + 1, count)) if chance.random() < 0.8 else b"\xd0" + bytes(7) + bytes((count,))
+    body = b"\x00S" + bytes((code,)) + head + fields + b"\x00Su" * chance.randrange(3)
+    size = 8 + len(body) if chance.random() < 0.97 else chance.choice((0, 4, 7, 9, 1 << 20))
+    frame = bytearray(size.to_bytes(4, "big") + bytes((2, chance.choice((0, 0, 0, 0, 1)), 0, 0)) + body)
+    if chance.random() < 0.1:
+        frame[chance.randrange(len(frame))] = chance.randrange(256)
+    return bytes(frame)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_kernel_goes_past_the_same_frames_as_the_expression(seed: int) -> None:
+    chance, passed, attaches = random.Random(seed), 0, 0
+    with engines_of("kernel"):
+        walk = batches.frame_walk()
+    assert walk is not None
+    for _ in range(2000):
+        data = b"".join(random_frame(chance) for _ in range(chance.randrange(1, 6)))
+        data = data[: chance.randrange(len(data) + 1)] if chance.random() < 0.3 else data
+        start = chance.randrange(len(data)) if data and chance.random() < 0.05 else 0
+        expected = usual_in_python(data, start)
+        assert walk(data, start) == expected, data.hex()
+        assert walk(memoryview(data), start) == expected
+        passed, attaches = passed + (expected[0] > start), attaches + expected[1]
+    assert passed > 200
+    assert attaches > 20
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reading_with_the_kernel_gives_proton_the_same(seed: int) -> None:
+    """However the bytes are cut, and with formats among them; and no attach is passed over."""
+    chance = random.Random(100 + seed)
+    for _ in range(100):
+        data = b"".join(random_frame(chance) for _ in range(chance.randrange(1, 30)))
+        cut = chance.choice((1, 5, 11, 50, 1000))
+        with engines_of("kernel"):
+            fast = FormatReader(1 << 16, batches.frame_walk())
+        slow = FormatReader(1 << 16)
+        attaches = places_of_attaches(data)
+        for at in range(0, len(data), cut):
+            given = bytes(fast.feed(data[at : at + cut]))
+            assert given == bytes(slow.feed(data[at : at + cut]))
+            assert fast.beyond == slow.beyond
+            seen = any(at <= begin + 10 < at + cut for begin in attaches)
+            assert fast.may_have_attach or not seen, (at, cut, data.hex())
+
+
+def places_of_attaches(data: bytes) -> list[int]:
+    """Where they begin, if all before them are frames."""
+    places, at = [], 0
+    while at < len(data):
+        if data[at + 4 : at + 6] == b"\x02\x00" and data[at + 8 : at + 11] == b"\x00S\x12":
+            places.append(at)
+        at += int.from_bytes(data[at : at + 4], "big") or 1
+    return places

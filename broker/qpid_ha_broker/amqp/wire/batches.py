@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from cproton_ffi import ffi, lib
 
+from qpid_ha_broker.amqp.wire.message_format import FrameWalk
 from qpid_ha_kernel import Kernel
 
 Delivery = Any
@@ -238,6 +239,19 @@ class KernelWriter:
         return _all_of(sent, done, count)
 
 
+def frame_walk() -> FrameWalk | None:
+    """The kernel's way past frames about which there is nothing to know; None: there is none."""
+    kernel = _Chosen.kernel
+    if kernel is None:
+        return None
+    walk, as_bytes, has_attach = kernel.lib.walk_usual_frames, kernel.ffi.from_buffer, kernel.ffi.new("_Bool *")
+
+    def walk_frames(data: bytes | memoryview, at: int) -> tuple[int, bool]:
+        return walk(as_bytes("uint8_t[]", data), len(data), at, has_attach), has_attach[0]
+
+    return walk_frames
+
+
 def _is_worth_it(sizes: list[int]) -> bool:
     return len(sizes) >= FEW and sum(sizes) <= _SENT_MOST_BYTES
 
@@ -257,13 +271,15 @@ class _Chosen:
 
 
 def fits(kernel: Kernel) -> bool:
-    """Whether `kernel` knows as many functions of Proton's as there are here, and is told them. Before it is used."""
+    """Whether `kernel` knows as many functions of Proton's as there are here; it is told them."""
     addresses = [int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in _CALLS]
     return _DELIVERY == _DELIVERY_EVENT and bool(kernel.lib.proton_calls_known(addresses, len(addresses)))
 
 
 def use_kernel(kernel: Kernel | None) -> None:
-    """From now on engines are made with `kernel`, which `fits`; None: in plain Python."""
+    """From now on engines are made with `kernel`; None: in plain Python. Raises ValueError where it does not fit."""
+    if kernel is not None and not fits(kernel):
+        raise ValueError("the kernel does not fit this release of Proton")
     _Chosen.kernel = kernel
     _Chosen.writer = PlainWriter() if kernel is None else KernelWriter(kernel)
 
