@@ -144,7 +144,6 @@ def run(settings: BrokerSettings, reread_access: Reread | None = None) -> None:
         log.error("the broker starts without this working: %s", problem)
     kernel = choose_kernel(settings.kernel)
     use_kernel(kernel if isinstance(kernel, Kernel) else None)
-    log.info("%s", describe(kernel))
     raise_descriptor_limit()
     if settings.data_dir is not None:
         lock_data_directory(settings.data_dir)  # until the process ends: a load that was given up may still be at it
@@ -180,6 +179,7 @@ async def _run_broker(broker: Broker, settings: BrokerSettings) -> None:
     starting.result()
     tame_garbage_collector()
     log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
+    log.info("%s", describe(choose_kernel(settings.kernel)))
     for warning in warnings_of(settings):
         log.warning("%s", warning)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

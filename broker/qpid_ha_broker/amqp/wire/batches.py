@@ -60,7 +60,7 @@ _update, _settle = lib.pn_delivery_update, lib.pn_delivery_settle
 _DELIVERY: int = lib.PN_DELIVERY
 
 
-class Received(NamedTuple):
+class TakenEvents(NamedTuple):
     """What was taken of the events of one link."""
 
     transfers: list[Transfer]
@@ -77,7 +77,7 @@ class Received(NamedTuple):
 class BatchReader(Protocol):
     """What came: used by one thread, with one buffer."""
 
-    def receive(self, collector: Any, link: Any, most: int) -> Received: ...
+    def receive(self, collector: Any, link: Any, most: int) -> TakenEvents: ...
     def answers(self, collector: Any, link: Any, most: int) -> list[Disposition]: ...
 
 
@@ -95,7 +95,7 @@ class PlainReader:
     def __init__(self, buffer: Any) -> None:
         self._buffer = buffer
 
-    def receive(self, collector: Any, link: Any, most: int) -> Received:
+    def receive(self, collector: Any, link: Any, most: int) -> TakenEvents:
         buffer, count, has_unusual = self._buffer, 0, False
         transfers: list[Transfer] = []
         settlements: list[Disposition] = []
@@ -117,7 +117,7 @@ class PlainReader:
                 settlements.append((delivery, _state_of(delivery), True))
             count += 1
             _pop(collector)
-        return Received(transfers, settlements, count, has_unusual, False)
+        return TakenEvents(transfers, settlements, count, has_unusual, False)
 
     def answers(self, collector: Any, link: Any, most: int) -> list[Disposition]:
         batch: list[Disposition] = []
@@ -173,7 +173,7 @@ class KernelReader:
         self._ends, self._states = new("int32_t[]", EVENTS_LENGTH), new("uint64_t[]", EVENTS_LENGTH)
         self._settled, self._result = new("_Bool[]", EVENTS_LENGTH), new("int32_t[]", 4)
 
-    def receive(self, collector: Any, link: Any, most: int) -> Received:
+    def receive(self, collector: Any, link: Any, most: int) -> TakenEvents:
         most = min(most, EVENTS_LENGTH)
         deliveries, ends, states, settled = self._deliveries, self._ends, self._states, self._settled
         values, result = self._values, self._result
@@ -196,7 +196,7 @@ class KernelReader:
         if settled_count:
             places = range(most - 1, most - 1 - settled_count, -1)
             settlements = [(deliveries[at], states[at], True) for at in places]
-        return Received(transfers, settlements, events, stop == self._unusual, stop == self._full)
+        return TakenEvents(transfers, settlements, events, stop == self._unusual, stop == self._full)
 
     def answers(self, collector: Any, link: Any, most: int) -> list[Disposition]:
         deliveries, states, settled = self._deliveries, self._states, self._settled
