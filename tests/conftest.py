@@ -24,7 +24,7 @@ settings.load_profile("unhurried")
 # What a test starts is of this tree too, whatever an installation of it knows: a new package, for one, it does not.
 _HOMES = [
     str(Path(__file__).resolve().parents[1] / home)
-    for home in ("agent", "broker", "client", "config", "demo", "pipeline")
+    for home in ("agent", "broker", "client", "config", "demo", "kernel", "pipeline")
 ]
 os.environ["PYTHONPATH"] = os.pathsep.join([*_HOMES, *filter(None, [os.environ.get("PYTHONPATH")])])
 

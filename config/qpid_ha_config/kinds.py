@@ -161,6 +161,13 @@ def choice(*allowed: str) -> Kind:
     return Kind(f"one of {', '.join(allowed)}", parse)
 
 
+def _parse_kernel_use(value: object) -> str:
+    if value is False:  # as YAML reads a plain `off`
+        return "off"
+    word: str = _KERNEL_USES.parse(value)
+    return word
+
+
 def choices(*allowed: str) -> Kind:
     """Some of a few words, each once, as a list or as text."""
     spelling = {word.lower(): word for word in allowed}
@@ -364,6 +371,8 @@ def _parse_patterns(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
+_KERNEL_USES = choice("auto", "off", "required")
+KERNEL_USE = Kind(_KERNEL_USES.expected, _parse_kernel_use)
 BOOLEAN = Kind("true or false", parse_boolean)
 TEXT = Kind("text", _parse_text)
 NAME = Kind("a text of 1 to 64 letters, digits and . _ -, the first a letter or digit", _parse_name)

@@ -29,6 +29,7 @@ from qpid_ha_config.kinds import (
     BOOLEAN,
     COMMAND,
     COORDINATOR,
+    KERNEL_USE,
     LEVEL,
     LISTENER,
     LISTENERS,
@@ -453,6 +454,8 @@ class BrokerSettings:
     )
     log_level: str = setting("log-level", choice(*LOG_LEVELS), "info", changeable=True)
     log_file: Path | None = setting("log-file", PATH)
+    kernel: str = setting("kernel", KERNEL_USE, "auto")
+    """Whether C does what is done for each of many messages, where it was built: `auto`, `off`, `required`."""
 
     tls: TlsSettings = TlsSettings()
     sasl: SaslSettings = SaslSettings()

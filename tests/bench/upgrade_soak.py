@@ -21,17 +21,17 @@ from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster, Process
 from qpid_ha_demo.stage import Stage
 
-_PACKAGES: Final = ("agent", "broker", "client", "config")
+_PACKAGES: Final = ("agent", "broker", "client", "config", "kernel")
 _HERE: Final = Path(__file__).parents[2]
 
 
 def unpack(revision: str, directory: Path) -> Path:
     """The packages of a commit, below `directory`. Raises ClusterFailed, in the words of git."""
     archive = subprocess.run(
-        ["git", "-C", str(_HERE), "archive", "--format=tar", revision, *_PACKAGES], capture_output=True, check=False
+        ["git", "-C", str(_HERE), "archive", "--format=tar", revision], capture_output=True, check=False
     )
     if archive.returncode:
-        raise ClusterFailed(f"git knows no commit {revision} with these packages: {archive.stderr.decode().strip()}")
+        raise ClusterFailed(f"git knows no commit {revision}: {archive.stderr.decode().strip()}")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
         packed.extractall(directory, filter="data")
     return directory

@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".lab"
 _OUR_VERSION: Final = [str(number) for number in sys.version_info[:2]]
 _NOT_SHIPPED: Final = shutil.ignore_patterns(
-    ".*", "__pycache__", "*.egg-info", "build", "dist", "tests", "node_modules"
+    ".*", "__pycache__", "_kernel.*", "*.egg-info", "build", "dist", "tests", "node_modules"
 )
 
 

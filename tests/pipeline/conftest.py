@@ -62,8 +62,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The distribution `qpid-ha-pipeline`. Built from a copy, because building leaves things behind."""
     directory = tmp_path_factory.mktemp("wheel")
     source = directory / "source"
-    for home in ("broker", "config", "pipeline"):
-        shutil.copytree(ROOT / home, source / home, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    leave_out = shutil.ignore_patterns("build", "*.egg-info", "__pycache__", "_kernel.*")
+    for home in ("broker", "config", "kernel", "pipeline"):
+        shutil.copytree(ROOT / home, source / home, ignore=leave_out)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory)]
     subprocess.run([*command, str(source / "pipeline")], check=True, timeout=300)
     (found,) = directory.glob("*.whl")

@@ -18,7 +18,18 @@ from typing import Final
 
 from suite.gate import ROOT
 
-HOMES: Final = ("agent", "broker", "client", "config", "pipeline", "demo", "packaging", "tests/support", "tests")
+HOMES: Final = (
+    "agent",
+    "broker",
+    "client",
+    "config",
+    "kernel",
+    "pipeline",
+    "demo",
+    "packaging",
+    "tests/support",
+    "tests",
+)
 """Where imports are looked up, as `pythonpath` in setup.cfg."""
 TESTS: Final = ("tests/unit", "tests/simulation", "tests/integration", "tests/pipeline", "tests/lab")
 
@@ -40,6 +51,7 @@ READ: Final[Mapping[str, tuple[str, ...]]] = {
     "client/*": ("tests/unit/test_packaging.py", "tests/integration/test_client_wheel.py"),
     "pipeline/*": ("tests/unit/test_packaging.py", "tests/pipeline/test_slim_wheel.py",
                    "tests/pipeline/test_session.py"),
+    "kernel/*": ("tests/unit/test_packaging.py", "tests/unit/test_kernel.py"),
     "config/*": ("tests/unit/test_packaging.py",),
     "contrib/*": ("tests/integration/test_contrib_monitoring.py",),
     "dev": ("tests/unit/test_suite.py",),
@@ -60,6 +72,7 @@ READ: Final[Mapping[str, tuple[str, ...]]] = {
     "pyproject.toml": ("tests/unit/test_packaging.py",),
     "ruff.toml": (),
     "setup.cfg": (EVERYTHING,),
+    "setup.py": ("tests/unit/test_packaging.py", "tests/unit/test_kernel.py"),
     "tests/golden/*": ("tests/unit",),
     "tests/integration/cpp/*": ("tests/integration/test_numbered_messages.py",),
     "tests/integration/node/*": ("tests/integration/test_rhea.py",),

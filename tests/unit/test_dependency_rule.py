@@ -33,6 +33,7 @@ SECTIONS = (f"{WIRE}.sections", f"{WIRE}.conditions")  # what is in a message, w
 CLIENT_END = (f"{WIRE}.engine", f"{WIRE}.values", f"{WIRE}.conditions")
 CONFIG = "qpid_ha_config"
 VERSION = "qpid_ha_broker.__version__"  # of the release, whichever distribution it came with
+KERNEL = "qpid_ha_kernel"  # C, or the word that there is none
 DEMO = "qpid_ha_demo"  # is not installed
 ARGUMENTS = (f"{MODEL}.queues.queue_arguments", f"{MODEL}.errors")  # what can be said of a queue
 ACCESS = "qpid_ha_broker.access"  # what a rule of an acl is, and what a limit
@@ -46,18 +47,34 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     CLUSTER: (EVENTS, MAP, MODEL),
     MODEL: (EVENTS, MAP),
     ACCESS: (EVENTS, MODEL),
-    AMQP: (EVENTS, MODEL, ACCESS),
+    AMQP: (EVENTS, MODEL, ACCESS, KERNEL),
     HA: (EVENTS, MODEL, MAP),
     GROUP: (EVENTS, MODEL, HA),
     CONFIG: (*ARGUMENTS, SET_NAMES, ACCESS),
     METRICS: (EVENTS, MODEL, STATES),
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
-    SERVER: (EVENTS, MAP, CLUSTER, MODEL, ACCESS, HA, GROUP, METRICS, AMQP, COORDINATION, STORE, CONFIG, VERSION),
+    SERVER: (
+        EVENTS,
+        MAP,
+        CLUSTER,
+        MODEL,
+        ACCESS,
+        HA,
+        GROUP,
+        METRICS,
+        AMQP,
+        COORDINATION,
+        STORE,
+        CONFIG,
+        KERNEL,
+        VERSION,
+    ),
     CLIENT: (CLIENT_CORE,),
     CLIENT_CORE: (),
+    KERNEL: (),
     AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, *SECTIONS, f"{WIRE}.values", CONFIG, VERSION),
-    PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *CLIENT_END, CONFIG, VERSION),
+    PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *CLIENT_END, CONFIG, KERNEL, VERSION),
 }
 
 # The parts of a package, each of which may import those before it.
@@ -101,9 +118,9 @@ IMPURE = frozenset({
 })
 # fmt: on
 
-# Proton's compiled engine is reached through two modules, so that what its calls cost and own is known in one place.
+# Proton's compiled engine is reached through three modules, so that what its calls cost and own is known in one place.
 ENGINE_BINDINGS = frozenset({"cproton", "cproton_ffi"})
-ENGINE = ("qpid_ha_broker.amqp.wire.engine", "qpid_ha_broker.amqp.wire.peer_input")
+ENGINE = tuple(f"{WIRE}.{name}" for name in ("engine", "batches", "peer_input"))
 
 
 def imports(source: str, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
@@ -139,7 +156,7 @@ def package_of(module: str) -> str:
 def why_forbidden(module: str, package: str, name: str) -> str | None:
     """What is wrong with `module`, which belongs to `package`, importing `name`; None when it may."""
     top = name.split(".")[0]
-    if top in ("qpid_ha_broker", "qpid_ha_agent", "qpid_ha_client", "qpid_ha_config", "qpid_ha_pipeline", DEMO):
+    if top in ("qpid_ha_broker", "qpid_ha_agent", "qpid_ha_client", "qpid_ha_config", KERNEL, "qpid_ha_pipeline", DEMO):
         reachable = MAY_IMPORT[package] if package == "qpid_ha_broker" else (package, *MAY_IMPORT[package])
         if not any(is_within(name, allowed) for allowed in reachable):
             return f"{package} may not import {name}"
@@ -167,7 +184,7 @@ def wrong_imports(arrows: Iterable[tuple[int, str]], module: str, is_package: bo
 
 def source_files() -> Iterator[tuple[Path, str, bool]]:
     """Path, dotted module name and whether it is a package, for each file that is packaged."""
-    for top in (ROOT / "agent", ROOT / "broker", ROOT / "client", ROOT / "config", ROOT / "pipeline"):
+    for top in (ROOT / "agent", ROOT / "broker", ROOT / "client", ROOT / "config", ROOT / "kernel", ROOT / "pipeline"):
         for path in sorted(top.rglob("*.py")):
             parts = path.relative_to(top).with_suffix("").parts
             is_package = parts[-1] == "__init__"

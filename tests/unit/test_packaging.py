@@ -14,7 +14,8 @@ import qpid_ha_client
 from qpid_ha_broker.server.http.page_files import read_page_files
 
 ROOT = Path(__file__).resolve().parents[2]
-HOMES = [home for name in ("agent", "broker", "client", "config", "pipeline") if (home := ROOT / name).is_dir()]
+NAMES = ("agent", "broker", "client", "config", "kernel", "pipeline")
+HOMES = [home for name in NAMES if (home := ROOT / name).is_dir()]
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def tracked_files() -> Iterator[str]:
             if name not in MADE and not name.endswith(".egg-info") and (name == ".ci" or not name.startswith("."))
         ]
         for name in files:
-            if not (is_root and name.startswith(".")):
+            if not (is_root and name.startswith(".")) and not name.startswith("_kernel."):
                 yield str((Path(directory) / name).relative_to(ROOT))
 
 

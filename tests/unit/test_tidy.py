@@ -69,7 +69,7 @@ def test_no_cancellation_is_lost() -> None:
     """Who has cancelled a task waits for it by `asyncio.wait` or `gather`, which take nothing for their own."""
     lost = {
         f"{path.relative_to(ROOT)}: {path.read_text(encoding='utf-8').splitlines()[line - 1].strip()}"
-        for part in ("agent", "broker", "client", "pipeline")
+        for part in ("agent", "broker", "client", "kernel", "pipeline")
         for path in sorted((ROOT / part).rglob("*.py"))
         for line in swallowed_cancellations(ast.parse(path.read_text(encoding="utf-8")))
     }

@@ -23,8 +23,8 @@ fingerprint() {
     if has_wheels "$1"; then
         files=("$1"/*.whl)
     else
-        mapfile -d '' -t files < <(cd "$1" && find "$PWD"/{agent,broker,client,config,contrib,docs,ocf,pipeline,rgmanager,systemd,setup.cfg,pyproject.toml} \
-            -type f -not -path '*/__pycache__/*' -not -path '*.egg-info/*' -print0 | sort -z)
+        mapfile -d '' -t files < <(cd "$1" && find "$PWD"/{agent,broker,client,config,contrib,docs,kernel,ocf,pipeline,rgmanager,systemd} \
+            "$PWD"/{setup.cfg,setup.py,pyproject.toml} -type f -not -name '_kernel.*' -not -path '*/__pycache__/*' -not -path '*.egg-info/*' -print0 | sort -z)
     fi
     sha256sum "${files[@]}" | sha256sum
 }

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _SHOWN: Final = """
-    name data-dir listen control-socket log-level log-file
+    name data-dir listen control-socket log-level log-file kernel
     max-connections max-connections-per-address max-unopened-connections max-sessions-per-connection
     max-links-per-connection max-unsettled-per-connection max-frame-size max-message-size max-transaction-messages
     memory-limit publisher-credit temporary-queue-size idle-timeout handshake-timeout stop-timeout

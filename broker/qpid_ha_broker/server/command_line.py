@@ -19,18 +19,21 @@ import uvloop
 
 from qpid_ha_broker import __version__
 from qpid_ha_broker.access.audit import AuditChannel, AuditedAct, AuditResult, Caller
+from qpid_ha_broker.amqp.wire.batches import use_kernel
 from qpid_ha_broker.server.broker import Broker, BrokerFailed
 from qpid_ha_broker.server.control.access_rules import Reread
 from qpid_ha_broker.server.control.control import ControlError
 from qpid_ha_broker.server.control.placements import NoPlacement, load_placement
 from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
 from qpid_ha_broker.server.runtime.descriptors import raise_descriptor_limit
+from qpid_ha_broker.server.runtime.kernel_choice import choose_kernel, describe
 from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_broker.server.runtime.tls import listener_context
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import certificate_problems, load_access, load_each, load_settings
 from qpid_ha_config.settings import BrokerSettings
+from qpid_ha_kernel import Kernel
 
 log = logging.getLogger("broker")
 
@@ -87,6 +90,7 @@ def _check(settings: BrokerSettings) -> None:
     for problem in look_before_start(settings, time.time()):
         raise problem
     click.echo(f"qpidd: the settings of {settings.name} can be used")
+    click.echo(f"qpidd: {describe(choose_kernel(settings.kernel))}")
     for warning in warnings_of(settings):
         click.echo(f"qpidd: {warning}", err=True)
 
@@ -98,6 +102,7 @@ def look_before_start(settings: BrokerSettings, now_s: float) -> list[SettingsEr
     for key, path in (("data-dir", settings.data_dir), ("log-file", settings.log_file)):
         if path is not None:
             _check_writable(key, path, is_directory=key == "data-dir")
+    choose_kernel(settings.kernel)
     if any(address.is_tls for address in settings.listen):
         listener_context(settings.tls)
     found = certificate_problems(settings, now_s)
@@ -142,6 +147,8 @@ def run(settings: BrokerSettings, reread_access: Reread | None = None) -> None:
     configure_logging(settings.log_level, settings.log_file)
     for problem in look_before_start(settings, time.time()):
         log.error("the broker starts without this working: %s", problem)
+    kernel = choose_kernel(settings.kernel)
+    use_kernel(kernel if isinstance(kernel, Kernel) else None)
     raise_descriptor_limit()
     if settings.data_dir is not None:
         lock_data_directory(settings.data_dir)  # until the process ends: a load that was given up may still be at it
@@ -177,6 +184,7 @@ async def _run_broker(broker: Broker, settings: BrokerSettings) -> None:
     starting.result()
     tame_garbage_collector()
     log.info("%s listens on %s, control socket %s", settings.name, ", ".join(broker.listening), settings.control_socket)
+    log.info("%s", describe(choose_kernel(settings.kernel)))
     for warning in warnings_of(settings):
         log.warning("%s", warning)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

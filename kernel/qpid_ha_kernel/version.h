@@ -1,0 +1,1 @@
+#define KERNEL_VERSION 1
