@@ -16,12 +16,12 @@ from pathlib import Path
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = ("scan",)
 """In the order in which they are compiled."""
 HEADERS = ("version", *PARTS)
 _FLAGS = ("-std=gnu11", "-O2", "-fvisibility=hidden")
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1")
-_SYSTEM_HEADERS = ("stddef.h", "stdint.h", "stdbool.h", "string.h", "sys/types.h")
+_SYSTEM_HEADERS = ("stddef.h", "stdint.h", "stdbool.h", "string.h", "sys/types.h", "unistd.h")
 
 
 def make_builder(*, sanitize: bool = False) -> FFI:
