@@ -21,7 +21,7 @@ PARTS: tuple[str, ...] = ("scan",)
 HEADERS = ("version", *PARTS)
 _FLAGS = ("-std=gnu11", "-O2", "-fvisibility=hidden")
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1")
-_SYSTEM_HEADERS = ("stddef.h", "stdint.h", "stdbool.h", "string.h", "sys/types.h", "unistd.h")
+_SYSTEM_HEADERS = ("stddef.h", "stdint.h", "stdbool.h", "string.h", "sys/types.h")
 
 
 def make_builder(*, sanitize: bool = False) -> FFI:

@@ -217,30 +217,52 @@ void qh_scan_blocks(const uint8_t *data, int64_t length, int64_t begin, uint32_t
     scanned->end = at;
 }
 
-/* The headers of the good blocks of a file, from `begin` to where one would begin at `limit` or behind it. What is no
- * block (QH_SCAN_BLOCK; `needed` is then errno, if reading failed) is left to the caller. */
-void qh_scan_headers(int32_t descriptor, int64_t begin, int64_t limit, uint32_t number, qh_block *blocks,
-                     int64_t blocks_room, qh_scanned *scanned)
+/* How many bytes the length of a value with this constructor takes, and how many follow for sure: AMQP 1.0 section 1.2. */
+static int64_t qh_value_end(const uint8_t *data, int64_t at, int64_t end)
 {
-    int64_t at = begin, count = 0;
-    uint32_t checksum;
-    uint8_t header[QH_BLOCK_HEADER];
-    scanned->why = QH_SCAN_ENDS;
-    scanned->needed = 0;
-    while (at < limit) {
-        if (count == blocks_room) {
-            scanned->why = QH_SCAN_FULL;
-            break;
+    static const uint8_t fixed[16] = {0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 0, 0, 0, 0, 0, 0};
+    if (at >= end || data[at] < 0x40)
+        return -1;
+    uint8_t group = data[at++] >> 4;
+    if (group < 0xa)
+        return at + fixed[group] <= end ? at + fixed[group] : -1;
+    int64_t width = group & 1 ? 4 : 1;
+    if (end - at < width)
+        return -1;
+    int64_t size = width == 1 ? data[at]
+                              : (int64_t)data[at] << 24 | (int64_t)data[at + 1] << 16 | (int64_t)data[at + 2] << 8 | data[at + 3];
+    return end - at - width >= size ? at + width + size : -1;
+}
+
+/* Where the body of each message lies, of `count` that are at `starts` to `ends` of `data`: what is within its section
+ * of data, or within its value where that is text or bytes; else the section as it is. `present` is 0 where it has none.
+ * Returns the index of the first message that is not as usual, which is left to others: several sections of a body, a
+ * descriptor that is spelled otherwise, or what is no message; `count`: there is none. */
+int64_t qh_find_bodies(const uint8_t *data, int64_t length, const int64_t *starts, const int64_t *ends, int64_t count,
+                       int64_t *body_starts, int64_t *body_ends, uint8_t *present)
+{
+    for (int64_t index = 0; index < count; index++) {
+        int64_t at = starts[index], end = ends[index];
+        body_starts[index] = body_ends[index] = present[index] = 0;
+        if (at < 0 || end > length)
+            return index;
+        while (at < end) {
+            if (end - at < 4 || data[at] != 0 || data[at + 1] != 0x53 || data[at + 2] < 0x70 || data[at + 2] > 0x78)
+                return index;
+            uint8_t code = data[at + 2], type = data[at + 3];
+            int64_t following = qh_value_end(data, at + 3, end);
+            if (following < 0)
+                return index;
+            if (code >= 0x75 && code <= 0x77) {
+                if (present[index])
+                    return index;
+                bool is_plain = code != 0x76 && (type == 0xa0 || type == 0xb0 || type == 0xa1 || type == 0xb1);
+                body_starts[index] = is_plain ? at + 4 + (type >= 0xb0 ? 4 : 1) : at;
+                body_ends[index] = following;
+                present[index] = 1;
+            }
+            at = following;
         }
-        ssize_t got = pread(descriptor, header, sizeof header, at);
-        if (got != (ssize_t)sizeof header || !qh_read_header(header, number, &blocks[count], &checksum)) {
-            scanned->why = QH_SCAN_BLOCK;
-            break;
-        }
-        blocks[count].offset = at;
-        at += QH_BLOCK_HEADER + blocks[count++].length;
     }
-    scanned->blocks = count;
-    scanned->records = 0;
-    scanned->end = at;
+    return count;
 }

@@ -36,5 +36,5 @@ void qh_scan_blocks(const uint8_t *data, int64_t length, int64_t begin, uint32_t
                     uint64_t last_lsn, int32_t flags, const uint8_t *known, qh_block *blocks, int64_t blocks_room,
                     int64_t *offsets, int64_t *lsns, int64_t *sizes, uint8_t *kinds, int64_t records_room,
                     qh_scanned *scanned);
-void qh_scan_headers(int32_t descriptor, int64_t begin, int64_t limit, uint32_t number, qh_block *blocks,
-                     int64_t blocks_room, qh_scanned *scanned);
+int64_t qh_find_bodies(const uint8_t *data, int64_t length, const int64_t *starts, const int64_t *ends, int64_t count,
+                       int64_t *body_starts, int64_t *body_ends, uint8_t *present);

@@ -15,12 +15,14 @@ from pyspark.sql.datasource import InputPartition
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.layout import BODIES, RecordKind
 from qpid_ha_broker.events.scan import RecordError
+from qpid_ha_kernel import Kernel
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 from qpid_ha_pipeline.options import JournalOptions, Mode
 from qpid_ha_pipeline.schema import MESSAGE_COLUMNS
 
 from .details import details_of
 from .filters import RowFilters
+from .kernel_scan import chosen_kernel
 from .names import Naming, QueueNames
 from .part import JournalPart, LsnRange, PartGroup, StatePart, Substitute, part_of
 from .records import NONE, Enqueueds, Ints, Mask, Records, Rows, details
@@ -92,7 +94,8 @@ class Batches:
         self._filters = filters
         self._options = options
         self._state = state
-        self._scan = Scan(part, checks=options.checksums, kernel=options.kernel)
+        self._kernel = chosen_kernel(options.kernel)
+        self._scan = Scan(part, checks=options.checksums, kernel=self._kernel)
         self._damages = list(part.damages)
         others = [substitute.directory for substitute in part.origin.substitutes]
         self._names = QueueNames(part.origin.directory, part.origin.taken_back, others)
@@ -172,11 +175,10 @@ class Batches:
             passing = self._filters.generations(generations(records.lsns))
             chosen = passing if chosen is None else chosen & passing
         rows = Rows(records, None if chosen is None or chosen.all() else np.flatnonzero(chosen))
-        view = WindowView(window, rows, self._names, generations)
-        rows.keep(self._passing(view))
+        view = WindowView(window, rows, self._names, generations, self._kernel)
+        view = view.kept(self._passing(view))
         if not len(rows):
             return None
-        view = WindowView(window, rows, self._names, generations)
         return pa.RecordBatch.from_arrays([view.column(name) for name in self._schema.names], schema=self._schema)
 
     @cached_property
@@ -227,12 +229,27 @@ class GenerationsOf:
 class WindowView:
     """The rows of a window, seen column by column."""
 
-    def __init__(self, window: Window, rows: Rows, names: QueueNames, generations: GenerationsOf) -> None:
+    def __init__(
+        self, window: Window, rows: Rows, names: QueueNames, generations: GenerationsOf, kernel: Kernel | None
+    ) -> None:
+        """`kernel`: to find bodies with."""
         self.window = window
         self.rows = rows
         self.part = window.part
         self._names = names
         self._generations = generations
+        self._kernel = kernel
+
+    def kept(self, passing: Mask | None) -> WindowView:
+        """Only these rows from now on; None: all of them. What is known of their queues stays."""
+        if passing is None or passing.all():
+            return self
+        self.rows.keep(passing)
+        view = WindowView(self.window, self.rows, self._names, self._generations, self._kernel)
+        if "queues" in vars(self):
+            codes, names = self.queues
+            view.queues = codes[passing], names
+        return view
 
     def column(self, name: str) -> pa.Array:
         """One column, for all rows."""
@@ -294,7 +311,7 @@ class WindowView:
     def _messages(self) -> Messages:
         from .messages import Messages  # only here is Proton needed: not every cluster has it where it only counts
 
-        return Messages(self.window.records.data, self.enqueueds.starts, self.enqueueds.ends)
+        return Messages(self.window.records.data, self.enqueueds.starts, self.enqueueds.ends, self._kernel)
 
     def _of_messages(self, values: pa.Array) -> pa.Array:
         """From one value per message to one per row."""

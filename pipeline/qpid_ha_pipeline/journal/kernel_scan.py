@@ -28,7 +28,7 @@ from qpid_ha_kernel import Kernel, NoKernel, load
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.options import KernelUse
 
-from .records import Bytes, Columns, Ints
+from .records import Bytes, Columns, Ints, Mask
 
 BLOCK: Final = np.dtype([
     ("offset", "<i8"), ("length", "<i8"), ("first_lsn", "<u8"), ("last_lsn", "<u8"), ("committed_lsn", "<u8"),
@@ -36,7 +36,6 @@ BLOCK: Final = np.dtype([
 ])  # fmt: skip
 """`qh_block` of scan.h. `offset` is that in the window."""
 _KNOWN: Final = bytes(kind in set(RecordKind) for kind in range(256))
-_HEADERS_AT_ONCE: Final = 4096
 
 
 class Found(NamedTuple):
@@ -94,6 +93,25 @@ class KernelScanner:
         if scanned.why in (lib.QH_SCAN_RECORDS, lib.QH_SCAN_FULL):
             return None
         return Found(room.blocks[: scanned.blocks].copy(), room.first(scanned.records), scanned.end, scanned.needed)
+
+
+def find_bodies(kernel: Kernel, data: bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Mask] | None:
+    """Where the body of each message begins and ends, and whether it has one: as `Messages` tells them.
+
+    None where a message is not as usual: several sections of a body, a descriptor spelled otherwise, or none at all.
+    """
+    ffi, lib = kernel
+    body_starts, body_ends = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
+    present = np.empty(len(starts), np.bool_)
+    starts, ends = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(ends, np.int64)
+    found = lib.qh_find_bodies(
+        ffi.from_buffer("uint8_t[]", data), len(data), ffi.from_buffer("int64_t[]", starts),
+        ffi.from_buffer("int64_t[]", ends), len(starts),
+        ffi.from_buffer("int64_t[]", body_starts, require_writable=True),
+        ffi.from_buffer("int64_t[]", body_ends, require_writable=True),
+        ffi.from_buffer("uint8_t[]", present, require_writable=True),
+    )  # fmt: skip
+    return (body_starts, body_ends, present) if found == len(starts) else None
 
 
 class _Room:

@@ -23,10 +23,10 @@ from qpid_ha_broker.store.files import File
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.reading import BlockReader, Ending, header_of, read_header
 from qpid_ha_broker.store.survey import limits_of
+from qpid_ha_kernel import Kernel
 from qpid_ha_pipeline.errors import PipelineError
-from qpid_ha_pipeline.options import KernelUse
 
-from .kernel_scan import KernelScanner, chosen_kernel
+from .kernel_scan import KernelScanner
 from .part import JournalPart, LsnRange
 from .records import Ints, Mask, Records, find_in_blocks, find_whole_records, signed
 from .survey import Damage, SurveyedSegment, next_good_block
@@ -147,18 +147,15 @@ class DamagedBlock(NamedTuple):
 class Scan:
     """Reads one part."""
 
-    def __init__(self, part: JournalPart, *, checks: bool = True, kernel: KernelUse = KernelUse.AUTO) -> None:
-        """`checks`: look at the checksum of each block's data."""
+    def __init__(self, part: JournalPart, *, checks: bool = True, kernel: Kernel | None = None) -> None:
+        """`checks`: look at the checksum of each block's data. `kernel`: to go through it with; None: in Python."""
         self.part = part
         self._end = part.piece.end
         self._checks = checks
         self._kernel: KernelScanner | None = None
-        compiled = chosen_kernel(kernel)
-        if compiled is not None:
+        if kernel is not None:
             number, lsns, is_snapshot = part.segment.number, part.lsns, part.segment.is_snapshot
-            self._kernel = KernelScanner(
-                compiled, number, lsns.first, lsns.last, is_snapshot=is_snapshot, checks=checks
-            )
+            self._kernel = KernelScanner(kernel, number, lsns.first, lsns.last, is_snapshot=is_snapshot, checks=checks)
 
     def windows(self) -> Iterator[Window | DamagedBlock]:
         """In order. Raises PipelineError when the file is not there any more."""
