@@ -11,7 +11,7 @@ it is wanted, of each block's data; that records fill their block; that each is 
     a good block with records that do not     None: the window is left to the walk in Python, which says where
     add up, or more than there is room for
 
-tests/unit/test_kernel_scan.py compares both on random, cut and damaged blocks.
+tests/pipeline/test_kernel_scan.py compares both on random, cut and damaged blocks.
 """
 
 from __future__ import annotations
