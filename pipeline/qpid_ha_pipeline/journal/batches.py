@@ -107,6 +107,7 @@ class Batches:
         if self._part.bytes:
             for window in self._scan.windows():
                 yield from self._around(window) if isinstance(window, DamagedBlock) else self.of_window(window)
+                del window  # before the next one is read, which can then have its memory
         if self._damages and "damage" in self._schema.names:
             yield damage_rows(self._schema, self._damages)
 

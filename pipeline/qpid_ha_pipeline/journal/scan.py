@@ -183,24 +183,30 @@ class Scan:
     def _windows(self, file: File) -> Iterator[Window | DamagedBlock]:
         at, length = self.part.piece.begin, _WINDOW_BYTES
         while at < self._end:
-            data = file.read(at, min(length, self._end - at))
-            found = self._kernel.find(data) if self._kernel is not None else None
-            if found is not None:
-                end, needed = at + found.end, found.needed
-                if len(found.blocks):
-                    records = Records.of_columns(data, found.columns)
-                    yield Window(self.part, at, BlockColumns.found(found.blocks, at), records)
-            else:
-                blocks, end, needed = self._blocks(data, at)
-                yield from self._of(data, at, [block for block in blocks if block.length])
+            windows, end, needed, read = self._look(file, at, min(length, self._end - at))
+            yield from windows
             if end > at:
                 at, length = end, _WINDOW_BYTES
-            elif needed > len(data) == length:
+            elif needed > read == length:
                 length = needed
             else:
                 damaged, at = self._behind(file, at)
                 if damaged is not None:
                     yield damaged
+
+    def _look(self, file: File, at: int, length: int) -> tuple[Iterator[Window | DamagedBlock], int, int, int]:
+        """What is in so many bytes; where the next block begins, how much is wanted to see it, how much was read.
+
+        Nothing is kept of what was read: the system gives the same memory for the next window, which is then there.
+        """
+        data = file.read(at, length)
+        found = self._kernel.find(data) if self._kernel is not None else None
+        if found is None:
+            blocks, end, needed = self._blocks(data, at)
+            return self._of(data, at, [block for block in blocks if block.length]), end, needed, len(data)
+        places = BlockColumns.found(found.blocks, at)
+        windows = [Window(self.part, at, places, Records.of_columns(data, found.columns))] if len(found.blocks) else []
+        return iter(windows), at + found.end, found.needed, len(data)
 
     def _blocks(self, data: bytes, base: int) -> tuple[list[Block], int, int]:
         """The good blocks at the beginning of `data`, where they end, and how much is needed to see the next one."""
