@@ -6,9 +6,12 @@ It is optional. Whoever uses it has the same in Python beside it, and the same t
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+WITHOUT: Final = "QPID_HA_WITHOUT_KERNEL"
+"""Set in the environment, there is none, whatever was built: tests run with and without it by that."""
 VERSION: Final = 1
 """Of what the C sources declare; as KERNEL_VERSION in `version.h`. A module of other sources is not used."""
 
@@ -30,6 +33,8 @@ class NoKernel(NamedTuple):
 @cache
 def load() -> Kernel | NoKernel:
     """The kernel, or why there is none; asked once."""
+    if os.environ.get(WITHOUT):
+        return NoKernel(f"the environment has {WITHOUT}; take it out")
     try:
         from qpid_ha_kernel._kernel import ffi, lib
     except ImportError as error:

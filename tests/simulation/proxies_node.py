@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import proton
 
+from kernel_use import use_what_is_built
 from qpid_ha_broker.amqp.connections.connection import Connection, Connections
 from qpid_ha_broker.amqp.connections.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.connections.nodes import NodeSettings
@@ -61,6 +62,7 @@ EVERYBODY = parse_entries(["allow all all"]).rules
 """May do everything: addresses are no part of the simulation."""
 PROOF = "of the cluster"
 """By which brokers know each other: here they have no login."""
+use_what_is_built()
 WORKSPACE = Workspace()
 Attached = Callable[["ProxyNode", Connection, proton.Link, LinkEndpoint], None]
 

@@ -1,4 +1,4 @@
-"""No unit test starts a process: what takes one belongs to tests/integration."""
+"""No unit test starts a process: what takes one belongs to tests/integration. Those about engines run both ways."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
+from kernel_use import WAYS, engines_of, use_what_is_built
+
+use_what_is_built()
 
 STARTS_A_PROCESS = frozenset({"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"})
 
@@ -29,6 +33,33 @@ def _process_guard() -> _Guard:
     guard = _Guard()
     sys.addaudithook(guard.look)
     return guard
+
+
+# fmt: off
+BOTH_WAYS = frozenset({
+    "test_aborted_deliveries", "test_bridges", "test_budgets", "test_bugs_on_connections",
+    "test_consumer_credit", "test_credit_that_shrinks", "test_drains_behind_windows", "test_engine_fuzz",
+    "test_link_names", "test_links_ended_behind_windows", "test_links_ended_by_us", "test_message_format",
+    "test_publishing", "test_relay", "test_relayed_links", "test_send_window",
+    "test_transactions_of_ended_links", "test_unsent_messages",
+})
+# fmt: on
+"""Modules about what comes on links and goes there: the compiled kernel and plain Python must come to the same."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of these modules run with the kernel and without it; others with it, where it was built."""
+    if metafunc.module.__name__.rpartition(".")[2] in BOTH_WAYS:
+        metafunc.fixturenames.append("engine_way")
+        metafunc.parametrize("engine_way", WAYS, indirect=True)
+
+
+@pytest.fixture
+def engine_way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How the engines of this test handle batches."""
+    way: str = request.param
+    with engines_of(way):
+        yield way
 
 
 @pytest.fixture(autouse=True)

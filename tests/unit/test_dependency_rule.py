@@ -118,9 +118,9 @@ IMPURE = frozenset({
 })
 # fmt: on
 
-# Proton's compiled engine is reached through two modules, so that what its calls cost and own is known in one place.
+# Proton's compiled engine is reached through three modules, so that what its calls cost and own is known in one place.
 ENGINE_BINDINGS = frozenset({"cproton", "cproton_ffi"})
-ENGINE = ("qpid_ha_broker.amqp.wire.engine", "qpid_ha_broker.amqp.wire.peer_input")
+ENGINE = tuple(f"{WIRE}.{name}" for name in ("engine", "batches", "peer_input"))
 
 
 def imports(source: str, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:

@@ -17,14 +17,15 @@ from qpid_ha_broker.server.runtime.kernel_choice import choose_kernel, describe
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import load_settings
 from qpid_ha_config.settings import BrokerSettings
-from qpid_ha_kernel import VERSION, Kernel, NoKernel, load
+from qpid_ha_kernel import VERSION, WITHOUT, Kernel, NoKernel, load
 
 SOURCES = Path(qpid_ha_kernel.__file__).parent
 
 
 @pytest.fixture
-def unknown() -> Iterator[None]:
+def unknown(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """It is not known yet whether there is a kernel, and is not remembered."""
+    monkeypatch.delenv(WITHOUT, raising=False)
     load.cache_clear()
     yield
     load.cache_clear()
@@ -42,9 +43,9 @@ def there(unknown: None, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, VERSION)
 
 
-def put(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+def put(monkeypatch: pytest.MonkeyPatch, version: int, *, fits: bool = True) -> None:
     module = ModuleType("qpid_ha_kernel._kernel")
-    module.__dict__.update(ffi=None, lib=SimpleNamespace(KERNEL_VERSION=version))
+    module.__dict__.update(ffi=None, lib=SimpleNamespace(KERNEL_VERSION=version, proton_calls_known=lambda *_: fits))
     monkeypatch.setitem(sys.modules, "qpid_ha_kernel._kernel", module)
 
 
@@ -80,6 +81,20 @@ def test_one_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> No
     found = load()
     assert isinstance(found, NoKernel)
     assert "other sources" in found.reason
+
+
+@pytest.mark.usefixtures("unknown")
+def test_one_that_knows_other_functions_of_proton_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, VERSION, fits=False)
+    assert "another release of Proton" in describe(choose_kernel("auto"))
+    with pytest.raises(SettingsError, match="another release of Proton"):
+        choose_kernel("required")
+
+
+@pytest.mark.usefixtures("there")
+def test_the_environment_can_leave_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WITHOUT, "1")
+    assert "QPID_HA_WITHOUT_KERNEL; take it out" in describe(choose_kernel("auto"))
 
 
 @pytest.mark.usefixtures("missing")

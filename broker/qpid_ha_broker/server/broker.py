@@ -17,6 +17,7 @@ from qpid_ha_broker.amqp.connections.connection import Connection, Connections
 from qpid_ha_broker.amqp.connections.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.connections.nodes import NodeSettings
 from qpid_ha_broker.amqp.links.attach import attach
+from qpid_ha_broker.amqp.wire.batches import uses_kernel
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.model.commands.naming import NamingRules
@@ -429,6 +430,7 @@ class Broker:
         return {
             "name": self._settings.name,
             "version": self.container.settings.version,
+            "kernel": "compiled" if uses_kernel() else "Python",
             "pid": os.getpid(),
             **self.membership.facts(),
             **self._cluster_facts(),

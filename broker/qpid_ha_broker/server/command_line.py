@@ -19,6 +19,7 @@ import uvloop
 
 from qpid_ha_broker import __version__
 from qpid_ha_broker.access.audit import AuditChannel, AuditedAct, AuditResult, Caller
+from qpid_ha_broker.amqp.wire.batches import use_kernel
 from qpid_ha_broker.server.broker import Broker, BrokerFailed
 from qpid_ha_broker.server.control.access_rules import Reread
 from qpid_ha_broker.server.control.control import ControlError
@@ -32,6 +33,7 @@ from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import certificate_problems, load_access, load_settings
 from qpid_ha_config.settings import BrokerSettings
+from qpid_ha_kernel import Kernel
 
 log = logging.getLogger("broker")
 
@@ -140,7 +142,9 @@ def run(settings: BrokerSettings, reread_access: Reread | None = None) -> None:
     configure_logging(settings.log_level, settings.log_file)
     for problem in look_before_start(settings, time.time()):
         log.error("the broker starts without this working: %s", problem)
-    log.info("%s", describe(choose_kernel(settings.kernel)))
+    kernel = choose_kernel(settings.kernel)
+    use_kernel(kernel if isinstance(kernel, Kernel) else None)
+    log.info("%s", describe(kernel))
     raise_descriptor_limit()
     if settings.data_dir is not None:
         lock_data_directory(settings.data_dir)  # until the process ends: a load that was given up may still be at it

@@ -317,7 +317,7 @@ class InboundBridge(Bridge, EachTransfer):
         gone = {delivery for delivery, _, _ in batch}
         self._waiting = deque(each for each in self._waiting if each.delivery not in gone)
         self._unconfirmed = deque(each for each in self._unconfirmed if each[1] not in gone)
-        engine.forget_all(gone)
+        engine.forget_all(list(gone))
 
     def drained(self) -> None:
         """It is never asked to."""

@@ -11,14 +11,16 @@ An `Engine` is one connection, without a socket: bytes in by `push`, bytes out b
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import cproton_ffi
 import proton
 from cproton_ffi import ffi, lib
 
+from qpid_ha_broker.amqp.wire import batches
+from qpid_ha_broker.amqp.wire.batches import NUMBER_LENGTH, RECEIVE_BUFFER, BatchReader, batch_reader, batch_writer
 from qpid_ha_broker.amqp.wire.conditions import (
     BUG,
     CONDITION_BYTES,
@@ -46,17 +48,13 @@ DECLARED, TRANSACTIONAL = 0x33, 0x34
 _UINT_MOST = (1 << 32) - 1
 _PROBE_CREDIT, _PROBE_MESSAGES, _LINK_WORDS = 0x1234567, 3, 512
 """See `_place_of_counts`."""
-NUMBER_LENGTH = 16
-"""Digits of a tag that is a number."""
-OUTPUT_CHUNK = RECEIVE_BUFFER = 64 * 1024
+OUTPUT_CHUNK = 64 * 1024
 TRANSFER_BYTES = 64
 """Of a frame with a message, all that is not the message, at most: its header, and a transfer with a tag of ours."""
 ATTACH_BYTES = 128
 """Of a frame with an attach, all that has a fixed length, at most."""
 CREDIT_MOST = (1 << 31) - 1
 """Of the messages that a peer takes, as many as Proton counts."""
-EVENTS_LENGTH = 64
-"""Dispositions and messages between two looks at the clock."""
 
 # Found once: to look a function up in `lib` costs more than half of what it costs to call it.
 _peek, _pop = lib.pn_collector_peek, lib.pn_collector_pop
@@ -80,12 +78,11 @@ Below 0, of one that has taken back credit for what was on its way: how much was
 OnFault = Callable[[Exception], None]
 """Who counts and logs a bug of ours."""
 
-Delivery = Any
-"""A `pn_delivery_t *`: hashable, and valid until settled."""
-Transfer = tuple[Delivery, bytes, bool, int]
-"""A whole message that came; whether the peer has settled it; and its state, 0 but for transactional work."""
-Disposition = tuple[Delivery, int, bool]
-"""What the peer said of a message: the state, 0 for nothing, and whether it has settled it."""
+EVENTS_LENGTH = batches.EVENTS_LENGTH
+Delivery: TypeAlias = batches.Delivery
+Transfer: TypeAlias = batches.Transfer
+Disposition: TypeAlias = batches.Disposition
+"""What links are told, and in how many at most."""
 AnswerLate = Callable[[Delivery, bytes], object]
 """Answers a request that came whole when its link had ended: settles it."""
 
@@ -172,6 +169,14 @@ class Workspace:
 
     def __init__(self) -> None:
         self.buffer = ffi.new("char[]", max(RECEIVE_BUFFER, OUTPUT_CHUNK))
+        self._reader: BatchReader | None = None
+
+    @property
+    def reader(self) -> BatchReader:
+        """What takes messages and answers from engines, by way of the buffer."""
+        if self._reader is None:
+            self._reader = batch_reader(self.buffer)
+        return self._reader
 
 
 class _EndedLinks:
@@ -232,7 +237,7 @@ class Engine:
         """Asked to end the link with that key, on which a bug came up; False: only together with the connection."""
         self._is_broken = False
         """A bug has come up: nothing but the end of the connection is told."""
-        self._buffer = (workspace or Workspace()).buffer
+        self._workspace = workspace or Workspace()
         self.input = PeerInput(self._transport, self._collector)
         self._format_writer = FormatWriter()
         transport.bind(connection)
@@ -264,7 +269,7 @@ class Engine:
             connection = self.connection._impl
             is_over = lib.pn_connection_state(connection) & lib.PN_LOCAL_CLOSED
             return stream.take_output(_condition_text(lib.pn_connection_condition(connection)) if is_over else None)
-        transport, buffer = self._transport, self._buffer
+        transport, buffer = self._transport, self._workspace.buffer
         chunks = []
         while (pending := lib.pn_transport_pending(transport)) > 0:
             size = lib.pn_transport_peek(transport, buffer, min(pending, OUTPUT_CHUNK))
@@ -423,10 +428,10 @@ class Engine:
             receiving = self._receiving.get(pointer)
             if receiving is not None:
                 is_costly = pointer in self._costly
-                return self._tell_received(pointer, delivery, receiving, 1 if is_costly else most), is_costly
+                return self._tell_received(pointer, receiving, 1 if is_costly else most), is_costly
             sending = self._sending.get(pointer)
             if sending is not None:
-                return self._tell_answered(pointer, delivery, sending, most), False
+                return self._tell_answered(pointer, sending, most), False
         except Exception as error:  # noqa: BLE001 # see `on_fault`; the event, if it is still there, is then discarded
             self.link_failed(pointer, error)
             return 1, True
@@ -434,53 +439,28 @@ class Engine:
         _pop(self._collector)
         return 1, False
 
-    def _tell_answered(self, pointer: Any, delivery: Delivery, link: Sending, most: int) -> int:
-        collector, batch, count = self._collector, [], 0
-        while True:
-            count += 1
-            batch.append((delivery, _state_of(delivery), _is_settled(delivery)))
-            _pop(collector)
-            if count == most or not (event := _peek(collector)) or _type_of(event) != _DELIVERY:
-                break
-            delivery = _delivery_of(event)
-            if _link_of(delivery) != pointer:
-                break
+    def _tell_answered(self, pointer: Any, link: Sending, most: int) -> int:
+        batch = self._workspace.reader.answers(self._collector, pointer, most)
         link.dispositions(batch)
-        return count
+        return len(batch)
 
-    def _tell_received(self, pointer: Any, delivery: Delivery, link: Receiving, most: int) -> int:
-        collector, buffer, count = self._collector, self._buffer, 0
-        transfers: list[Transfer] = []
+    def _tell_received(self, pointer: Any, link: Receiving, most: int) -> int:
+        collector, receive, count, goes_on = self._collector, self._workspace.reader.receive, 0, True
         settlements: list[Disposition] = []
-        while True:
-            count += 1
-            size = _pending(delivery)
-            # Of one that was taken back Proton says that a byte is pending, and gives none.
-            is_usual = 0 < size <= RECEIVE_BUFFER and not _is_partial(delivery)
-            if is_usual and (received := _receive(pointer, buffer, size)) > 0:
-                data = _unpack(buffer, received)
-                _advance(pointer)
-                transfers.append((delivery, data, _is_settled(delivery), _state_of(delivery)))
-            elif size or lib.pn_delivery_readable(delivery):
-                if transfers:
-                    link.transfers(transfers)
-                    transfers = []
-                    if pointer not in self._receiving:  # it has ended: this one is for nobody
-                        return count
-                self._tell_unusual(pointer, delivery, link)
-                if pointer not in self._receiving:
-                    _pop(collector)
+        while goes_on and count < most:
+            transfers, settled, events, has_unusual, goes_on = receive(collector, pointer, most - count)
+            count += events
+            settlements += settled
+            if transfers:
+                link.transfers(transfers)
+                if pointer not in self._receiving:  # it has ended: what is left is for nobody
                     return count
-            elif _is_settled(delivery):
-                settlements.append((delivery, _state_of(delivery), True))
-            _pop(collector)
-            if count == most or not (event := _peek(collector)) or _type_of(event) != _DELIVERY:
-                break
-            delivery = _delivery_of(event)
-            if _link_of(delivery) != pointer:
-                break
-        if transfers:
-            link.transfers(transfers)
+            if has_unusual:
+                self._tell_unusual(pointer, _delivery_of(_peek(collector)), link)
+                _pop(collector)
+                count, goes_on = count + 1, True
+                if pointer not in self._receiving:
+                    return count
         if settlements and (consuming := self._consuming.get(pointer)) is not None:
             consuming.settlements(settlements)
         return count
@@ -514,14 +494,14 @@ class Engine:
                 answer_late(delivery, payload)
                 return
             if is_unanswered and not _is_settled(delivery):
-                while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
+                while lib.pn_link_recv(pointer, self._workspace.buffer, RECEIVE_BUFFER) > 0:
                     pass
                 if not lib.pn_delivery_partial(delivery) and lib.pn_link_current(pointer) == delivery:
                     _advance(pointer)
                 return  # the detach gives it back: settled before that it would be a failed delivery, or one not taken
             if is_unanswered is False and lib.pn_delivery_readable(delivery):
                 _update(delivery, RELEASED)  # settled without a word it counts as queued with some clients
-            while lib.pn_link_recv(pointer, self._buffer, RECEIVE_BUFFER) > 0:
+            while lib.pn_link_recv(pointer, self._workspace.buffer, RECEIVE_BUFFER) > 0:
                 pass
             if lib.pn_delivery_partial(delivery):
                 return
@@ -822,17 +802,14 @@ def clear_answer(link: proton.Link) -> None:
         terminus.type = proton.Terminus.UNSPECIFIED
 
 
-def accept_all(deliveries: Iterable[Delivery]) -> None:
+def accept_all(deliveries: Sequence[Delivery]) -> None:
     """Settle each as accepted; Proton tells the peer of neighbours in one frame."""
-    for delivery in deliveries:
-        _update(delivery, ACCEPTED)
-        _settle(delivery)
+    batch_writer().update(deliveries, ACCEPTED, True)
 
 
-def say_accepted(deliveries: Iterable[Delivery]) -> None:
+def say_accepted(deliveries: Sequence[Delivery]) -> None:
     """Say that each is accepted, and leave it unsettled."""
-    for delivery in deliveries:
-        _update(delivery, ACCEPTED)
+    batch_writer().update(deliveries, ACCEPTED, False)
 
 
 def number_of(delivery: Delivery) -> int:
@@ -851,10 +828,9 @@ def forget(delivery: Delivery) -> None:
     _settle(delivery)
 
 
-def forget_all(deliveries: Iterable[Delivery]) -> None:
+def forget_all(deliveries: Sequence[Delivery]) -> None:
     """Settle each without saying anything of our own."""
-    for delivery in deliveries:
-        _settle(delivery)
+    batch_writer().update(deliveries, 0, True)
 
 
 def reject(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
@@ -993,32 +969,27 @@ class Sender:
         self._number = ffi.new("pn_bytes_t *", {"size": NUMBER_LENGTH, "start": text})[0]
         return self._number
 
-    def send_all(self, payloads: Iterable[bytes]) -> list[tuple[Delivery, Any]]:
+    def send_all(self, payloads: Sequence[bytes]) -> list[tuple[Delivery, Any]]:
         """Each as by `send`, without a number."""
-        link, tags, sent = self._link, self._tags, []
-        for payload in payloads:
-            tag = tags.pop() if tags else self._new_tag()
-            if payload[:1] in FORMAT_STARTS:
-                payload = self._formatted(payload, tag)
-            delivery = _new_delivery(link, tag)
-            _write(link, payload, len(payload))
-            _advance(link)
-            sent.append((delivery, tag))
-        return sent
+        kept = max(len(self._tags) - len(payloads), 0)
+        tags = self._tags[kept:]
+        del self._tags[kept:]
+        tags += [self._new_tag() for _ in range(len(payloads) - len(tags))]
+        ready = [
+            self._formatted(payload, tag) if payload[:1] in FORMAT_STARTS else payload
+            for payload, tag in zip(payloads, tags, strict=True)
+        ]
+        return list(zip(batch_writer().send(self._link, tags, ready), tags, strict=True))
 
-    def send_numbered(self, payloads: Iterable[bytes], first: int) -> list[Delivery]:
+    def send_numbered(self, payloads: Sequence[bytes], first: int) -> list[Delivery]:
         """Messages with ascending numbers, from `first` on; the unsettled deliveries."""
-        tag, link = self._number or self._new_number(), self._link
-        text, number, deliveries = self._number_text, first, []
-        for payload in payloads:
-            text[:] = b"%016x" % number
-            number += 1
+        ready = list(payloads)
+        for index, payload in enumerate(payloads):
             if payload[:1] in FORMAT_STARTS:
-                payload = self._formatted(payload, tag)
-            deliveries.append(_new_delivery(link, tag))
-            _write(link, payload, len(payload))
-            _advance(link)
-        return deliveries
+                tag = self._number or self._new_number()
+                self._number_text[:] = b"%016x" % (first + index)
+                ready[index] = self._formatted(payload, tag)
+        return batch_writer().send_numbered(self._link, first, ready)
 
     def send_settled(self, payload: bytes, number: int | None = None) -> None:
         """At most once: nothing will be heard of it."""

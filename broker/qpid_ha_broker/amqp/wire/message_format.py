@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
@@ -48,6 +49,11 @@ _USUAL: Final = re.compile(
 """A frame that is surely no transfer with a format other than 0: of SASL, another performative, or such a transfer."""
 
 
+FrameWalk = Callable[[bytes | memoryview, int], tuple[int, bool]]
+"""Goes past frames that `_USUAL` matches, from the one on that begins there: where the first other one begins, and
+whether an attach was among those (AMQP 1.0 section 2.7.3)."""
+
+
 class _Frame(NamedTuple):
     """What matters of a frame; `code` 0: it has no performative."""
 
@@ -64,8 +70,11 @@ class FormatReader:
     A frame is held back until as much of it has come as says whether it has one.
     """
 
-    def __init__(self, max_frame: int) -> None:
-        """`max_frame`: bytes of a frame at most, 0: no limit."""
+    def __init__(self, max_frame: int, walk: FrameWalk | None = None) -> None:
+        """`max_frame`: bytes of a frame at most, 0: no limit. `walk`: the kernel's; None: frame by frame in Python."""
+        self._walk = walk
+        self.may_have_attach = True
+        """An attach may have begun in what came last. Without a `walk` nobody has looked."""
         self._max_frame = max_frame or 1 << 28
         self._is_off = False
         self._skipped = 0
@@ -80,9 +89,11 @@ class FormatReader:
 
     def feed(self, data: bytes | memoryview) -> bytes | memoryview:
         """What Proton is to be given for it."""
-        length = len(data)
+        length, walk = len(data), self._walk
         if self._is_off:
+            self.may_have_attach = True
             return data
+        self.may_have_attach = walk is None
         if self._skipped >= length:
             self._skipped -= length
             return data
@@ -92,9 +103,15 @@ class FormatReader:
         at, self._skipped = self._skipped, 0
         done, pieces = 0, list[bytes | memoryview]()
         while at < length:
-            if not self._begun and _USUAL(data, at):
+            if walk is not None and not self._begun:
+                at, has_attach = walk(data, at)
+                self.may_have_attach |= has_attach
+                if at >= length:
+                    break
+            elif not self._begun and _USUAL(data, at):
                 at += _UINT.unpack_from(data, at)[0] or 1
                 continue
+            self.may_have_attach = True  # nobody looks whether this is one
             examined = self._examine(data, at)
             if examined is None:
                 self._held = bytes(data[at:])

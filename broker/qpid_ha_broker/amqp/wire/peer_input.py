@@ -15,6 +15,7 @@ from typing import Any, Final
 import proton
 from cproton_ffi import ffi, lib
 
+from qpid_ha_broker.amqp.wire.batches import frame_walk
 from qpid_ha_broker.amqp.wire.frame_stream import HEADER, FrameStream
 from qpid_ha_broker.amqp.wire.message_format import FormatReader
 
@@ -31,7 +32,7 @@ class PeerInput:
     def __init__(self, transport: Any, collector: Any) -> None:
         self._transport = transport
         self._collector = collector
-        self._formats = FormatReader(lib.pn_transport_get_max_frame(transport))
+        self._formats = FormatReader(lib.pn_transport_get_max_frame(transport), frame_walk())
         self._rest = b""
         self._rest_at = 0
         """What of `_rest` is still to be pushed begins there."""
@@ -68,7 +69,7 @@ class PeerInput:
             self._rest, self._rest_at = self._rest[self._rest_at :] + bytes(data), 0
             return
         whole = bytes(data)
-        second = whole.find(_ATTACH, len(_ATTACH))
+        second = whole.find(_ATTACH, len(_ATTACH)) if self._formats.may_have_attach else -1
         if second >= 0:
             self._rest, self._rest_at, whole = whole, second, whole[:second]
         self._push(whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qpid_ha_broker.amqp.wire.batches import fits
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_kernel import Kernel, NoKernel, load
 
@@ -11,6 +12,8 @@ def choose_kernel(wanted: str) -> Kernel | NoKernel:
     if wanted == "off":
         return NoKernel("the setting kernel is off")
     kernel = load()
+    if isinstance(kernel, Kernel) and not fits(kernel):
+        kernel = NoKernel("it was built for another release of Proton; install qpid-ha again")
     if wanted == "required" and isinstance(kernel, NoKernel):
         raise SettingsError("kernel", f"it is required, but {kernel.reason}; or set it to auto")
     return kernel
