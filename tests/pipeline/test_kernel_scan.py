@@ -95,9 +95,7 @@ def spoil_somewhere(journal: WrittenJournal, random: Random) -> None:
 
 def parts_of(journal: WrittenJournal) -> Iterator[JournalPart]:
     """What a reader makes of it, in small parts."""
-    options = JournalOptions.parse(
-        {"path": str(journal.data_dir), "mode": "permissive", "partitionBytes": "65536"}
-    )
+    options = JournalOptions.parse({"path": str(journal.data_dir), "mode": "permissive", "partitionBytes": "65536"})
     for group in JournalTableReader(options, full_schema(is_permissive=True)).partitions():
         if isinstance(group, PartGroup):
             yield from (part for part in group.parts if isinstance(part, JournalPart) and part.bytes)
