@@ -55,7 +55,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         built = Path(make_builder(sanitize=arguments.sanitize).compile(tmpdir=work))
-        print(shutil.copy(built, arguments.directory / built.name))
+        made = shutil.copy(built, arguments.directory / f"{built.name}.new")
+        print(Path(made).replace(arguments.directory / built.name))  # those who run the one before keep it
 
 
 if __name__ == "__main__":

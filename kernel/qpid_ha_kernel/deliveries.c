@@ -1,8 +1,8 @@
 /* Messages and what is said of them, many in one call, over the functions of Proton's engine.
  *
- * This is not linked with Proton: `proton_calls_known` is given the addresses once, of the library that the interpreter has
- * loaded. Types are Proton's, by their names alone (proton/types.h, 0.40). Nothing is allocated here; pointers to links,
- * collectors and deliveries are Proton's own and come from Python, which keeps what they are part of.
+ * This is not linked with Proton: `proton_calls_known` is given the addresses once, of the library that the interpreter
+ * has loaded. Types are Proton's, by their names alone (proton/types.h, 0.40). Nothing is allocated here; pointers to
+ * links, collectors and deliveries are Proton's own and come from Python, which keeps what they are part of.
  *
  * An array `deliveries` has room for `most` or `count` pointers to pn_delivery_t. */
 
@@ -59,11 +59,12 @@ static pn_delivery_t *next_delivery(pn_collector_t *collector, pn_link_t *link) 
 
 /* Take events of a link on which messages come, `most` at most.
  *
- * Whole messages go into `buffer`, one behind the other: of number i, `ends[i]` is where it ends there. From the other end of
- * `deliveries`, `states` and `settled`, the last first, come the deliveries of which there is nothing to read and which the
- * peer has settled. `result`: messages, such settled ones, events that were taken, and whether all messages are unsettled and
- * without a state. Returns why it has stopped: RECEIVED_END, there is no more; RECEIVED_UNUSUAL, the next event is of a
- * delivery that is large, empty, not whole or taken back, and still there; RECEIVED_FULL, the next one has no room here. */
+ * Whole messages go into `buffer`, one behind the other: of number i, `ends[i]` is where it ends there. From the
+ * other end of `deliveries`, `states` and `settled`, the last first, come the deliveries of which there is nothing to
+ * read and which the peer has settled. `result`: messages, such settled ones, events that were taken, and whether all
+ * messages are unsettled and without a state. Returns why it has stopped: RECEIVED_END, there is no more;
+ * RECEIVED_UNUSUAL, the next event is of a delivery that is large, empty, not whole or taken back, and still there;
+ * RECEIVED_FULL, the next one has no room here. */
 int receive_deliveries(void *collector, void *link, char *buffer, size_t room, void *deliveries, int32_t *ends,
                        uint64_t *states, bool *settled, int most, int32_t *result) {
     pn_delivery_t **out = deliveries;

@@ -1,4 +1,4 @@
-/* Going through AMQP frames as they come from a peer (AMQP 1.0 section 2.3.1), without a look at what is in most of them. */
+/* Going through AMQP frames as they come from a peer (AMQP 1.0 section 2.3.1), without a look into most of them. */
 
 enum {
     FRAME_DATA = 8,
@@ -12,8 +12,8 @@ enum {
     FEW_FIELDS = 3 /* of a transfer: there is no message-format among them */
 };
 
-/* Where the value ends that begins at `at`, if it is null, 0 or a uint; -1: it is not, or not all of it is there. `is_zero`: it
- * has to be null or 0. */
+/* Where the value ends that begins at `at`, if it is null, 0 or a uint; -1: it is not, or not all of it is there.
+ * `is_zero`: it has to be null or 0. */
 static int64_t after_uint(const uint8_t *data, int64_t length, int64_t at, bool may_be_null, bool is_zero) {
     if (at >= length) return -1;
     switch (data[at]) {
@@ -57,8 +57,8 @@ static bool has_no_format(const uint8_t *data, int64_t length, int64_t at) {
     return after_uint(data, length, at, true, true) >= 0;
 }
 
-/* Whether what begins at `at` is a frame that surely begins no message with a format: `_USUAL` in message_format.py says the
- * same as a regular expression. */
+/* Whether what begins at `at` is a frame that surely begins no message with a format: `_USUAL` in message_format.py
+ * says the same as a regular expression. */
 static bool is_usual(const uint8_t *data, int64_t length, int64_t at) {
     int64_t left = length - at;
     if (left < 6 || data[at + 4] != 2) return false;
@@ -69,13 +69,14 @@ static bool is_usual(const uint8_t *data, int64_t length, int64_t at) {
     return body[2] != TRANSFER || has_no_format(data, length, at + FRAME_DATA + 3);
 }
 
-/* From the frame that begins at `at` on, the beginning of the first one that is not a usual one, or that has not come yet: then
- * it is `length` or more. `has_attach`: one of those that were passed is an attach. */
+/* From the frame that begins at `at` on, the beginning of the first one that is not a usual one, or that has not come
+ * yet: then it is `length` or more. `has_attach`: one of those that were passed is an attach. */
 int64_t walk_usual_frames(const uint8_t *data, int64_t length, int64_t at, bool *has_attach) {
     *has_attach = false;
     while (at >= 0 && at < length && is_usual(data, length, at)) {
-        uint32_t size = (uint32_t)data[at] << 24 | (uint32_t)data[at + 1] << 16 | (uint32_t)data[at + 2] << 8 | data[at + 3];
-        if (data[at + 5] == TYPE_AMQP && data[at + FRAME_DATA + 2] == ATTACH) *has_attach = true;
+        const uint8_t *head = data + at;
+        uint32_t size = (uint32_t)head[0] << 24 | (uint32_t)head[1] << 16 | (uint32_t)head[2] << 8 | head[3];
+        if (head[5] == TYPE_AMQP && head[FRAME_DATA + 2] == ATTACH) *has_attach = true;
         at += size ? size : 1;
     }
     return at;

@@ -18,6 +18,7 @@ from bench import (
     capacity,
     crashes,
     durable_sets,
+    engine_batches,
     failover,
     full_disks,
     groups,
@@ -97,6 +98,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "groups": groups.measure_groups,
     "paging": paging.measure_paging,
     "module-changes": module_changes.measure_module_changes,
+    "engine": engine_batches.measure_engines,
 }
 ATTACK_MEASURES: Mapping[str, Measure] = {"attack": attack.measure_attack}
 PIPELINE_MEASURES: Mapping[str, Measure] = {**journals.PIPELINE_MEASURES, **live_streams.LIVE_MEASURES}
