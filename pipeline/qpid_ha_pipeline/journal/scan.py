@@ -61,8 +61,9 @@ class BlockColumns(NamedTuple):
     def found(cls, blocks: NDArray[Any], base: int) -> BlockColumns:
         """The same of those that the kernel found."""
         begins = blocks["offset"] + BLOCK_HEADER_BYTES
-        lsns = (blocks[name].view(np.int64) for name in ("first_lsn", "last_lsn"))
-        return cls(begins, begins + blocks["length"], blocks["offset"] + base, *lsns, blocks["age_ms"].astype(np.int64))
+        first_lsns, last_lsns = (blocks[name].view(np.int64) for name in ("first_lsn", "last_lsn"))
+        ages_ms = blocks["age_ms"].astype(np.int64)
+        return cls(begins, begins + blocks["length"], blocks["offset"] + base, first_lsns, last_lsns, ages_ms)
 
 
 class Window:
