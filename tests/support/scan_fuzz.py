@@ -52,10 +52,11 @@ def scan(kernel: Kernel, random: Random) -> None:
     ffi, lib = kernel
     data = window(random)
     held = ffi.new("uint8_t[]", data) if data else ffi.new("uint8_t[1]")
-    blocks_room, records_room = random.randrange(6), random.randrange(_ROOM)
+    blocks_room, records_room = random.randrange(6), random.choice((random.randrange(10), _ROOM))
+    begin = random.randrange(len(data) + 1) if random.random() < 0.1 else 0
     scanned = ffi.new("qh_scanned *")
     lib.qh_scan_blocks(
-        held, len(data), random.randrange(len(data) + 1), 1, 0, random.choice((3, 1 << 62)), random.randrange(4),
+        held, len(data), begin, 1, 0, random.choice((3, 1 << 62)), random.randrange(4),
         ffi.new("uint8_t[]", bytes([1] * 256)), ffi.new("qh_block[]", blocks_room), blocks_room,
         *(ffi.new("int64_t[]", records_room) for _ in range(3)), ffi.new("uint8_t[]", records_room), records_room,
         scanned,
