@@ -16,7 +16,7 @@ from pathlib import Path
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("deliveries", "frames")
+PARTS = ("deliveries", "frames", "scan")
 """In the order in which they are compiled."""
 HEADERS = ("version", *PARTS)
 _FLAGS = ("-std=gnu11", "-O2", "-fvisibility=hidden")

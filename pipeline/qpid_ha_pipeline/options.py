@@ -55,10 +55,20 @@ class Isolation(StrEnum):
     """Only what the journal itself says was committed: nothing that could still be taken back."""
 
 
+class KernelUse(StrEnum):
+    """Whether compiled code goes through blocks and records, or Python does: rows are the same."""
+
+    AUTO = "auto"
+    """Where it was built."""
+    OFF = "off"
+    REQUIRED = "required"
+    """An error where it was not."""
+
+
 _NAMES: Final = (
     "path", "paths", "set", "view", "replicas", "mode", "isolation", "columns", "partitionBytes", "startingOffsets",
     "maxRowsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss", "severalClusters", "queue", "event", "generation",
-    "fromLsn", "toLsn", "checksums",
+    "fromLsn", "toLsn", "checksums", "kernel",
 )  # fmt: skip
 _KNOWN: Final = {name.lower(): name for name in _NAMES}
 _SPARKS_OWN: Final = frozenset({
@@ -102,6 +112,7 @@ class JournalOptions:
     """The last one that is read."""
     checksums: bool = True
     """Whether what is read is compared with its checksums."""
+    kernel: KernelUse = KernelUse.AUTO
     several_clusters: bool = False
     """Whether stores of different clusters are meant to be read together, and are not a slip."""
 
@@ -142,6 +153,7 @@ class JournalOptions:
             from_lsn=_whole("fromLsn", options["fromLsn"]) if "fromLsn" in options else None,
             to_lsn=_whole("toLsn", options["toLsn"]) if "toLsn" in options else None,
             checksums=truth_in("checksums", options.get("checksums", "true")),
+            kernel=_member(KernelUse, "kernel", options.get("kernel", KernelUse.AUTO)),
             several_clusters=truth_in("severalClusters", options.get("severalClusters", "false")),
         )
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource
 
 from .masters import is_local
 
-_PACKAGES: Final = ("qpid_ha_broker", "qpid_ha_config", "qpid_ha_pipeline")
+_PACKAGES: Final = ("qpid_ha_broker", "qpid_ha_config", "qpid_ha_kernel", "qpid_ha_pipeline")
 _shipped: WeakSet[SparkSession] = WeakSet()
 
 

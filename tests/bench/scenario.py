@@ -61,7 +61,8 @@ class Scenario:
     crashed_messages: int = _amount(1_000_000, quick=1_000)
     folded_mb: int = _amount(512, quick=1)
     folding_messages: int = _amount(1_000_000, quick=1_000)
-    counted_mb: int = _amount(4096, quick=1)
+    counted_mb: int = _amount(1100, quick=1)
+    """Of journal; of messages of 100 B there are `folded_mb`."""
     planned_stores: int = _amount(1_000, quick=4)
     audited_messages: int = _amount(10_000_000, quick=2_000)
     consolidated_stores: int = _amount(10, quick=2)

@@ -27,7 +27,7 @@ def built(directory: Path, *, sources: Path = PACKAGE) -> Path:
     return package.parent
 
 
-def run(path: Path, seed: int, rounds: int) -> subprocess.CompletedProcess[str]:
+def run(path: Path, module: str, seed: int, rounds: int) -> subprocess.CompletedProcess[str]:
     """The random calls, in an interpreter whose memory the sanitizer watches, too."""
     library = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, timeout=60, check=True
@@ -41,7 +41,7 @@ def run(path: Path, seed: int, rounds: int) -> subprocess.CompletedProcess[str]:
         "PYTHONMALLOC": "malloc",
     }
     environment.pop("QPID_HA_WITHOUT_KERNEL", None)
-    command = [sys.executable, "-m", "kernel_fuzz", str(seed), str(rounds)]
+    command = [sys.executable, "-m", module, str(seed), str(rounds)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
 
 
@@ -50,14 +50,16 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("sanitized"))
 
 
+@pytest.mark.parametrize("module", ["kernel_fuzz", "scan_fuzz"])
 @pytest.mark.parametrize("seed", [1, 2, pytest.param(random.randrange(1 << 30), id="new")])
-def test_random_calls_touch_nothing_that_is_not_theirs(path: Path, seed: int) -> None:
-    done = run(path, seed, ROUNDS)
+def test_random_calls_touch_nothing_that_is_not_theirs(path: Path, module: str, seed: int) -> None:
+    done = run(path, module, seed, ROUNDS)
     assert (done.returncode, done.stdout[:4]) == (0, "done"), f"seed {seed}\n{done.stdout}\n{done.stderr[-8000:]}"
 
 
 PLANTED = {
     "frames.c": ("if (left < 6 || data[at + 4] != 2)", "if (data[at + 4] != 2)"),
+    "scan.c": (" && count < records_room) {", ") {"),
     "deliveries.c": ("return length >= 0 && (size_t)length <= size - at;", "return length >= 0 && length <= 200000;"),
 }
 
@@ -70,6 +72,7 @@ def test_a_bound_that_is_not_checked_is_told(tmp_path: Path, name: str) -> None:
     text = (sources / name).read_text(encoding="utf-8")
     assert text.count(PLANTED[name][0]) == 1
     (sources / name).write_text(text.replace(*PLANTED[name]), encoding="utf-8")
-    done = run(built(tmp_path, sources=sources), 1, ROUNDS)
+    module = "scan_fuzz" if name == "scan.c" else "kernel_fuzz"
+    done = run(built(tmp_path, sources=sources), module, 1, ROUNDS)
     assert done.returncode
     assert "AddressSanitizer: heap-buffer-overflow" in done.stderr

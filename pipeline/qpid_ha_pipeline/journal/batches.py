@@ -15,12 +15,14 @@ from pyspark.sql.datasource import InputPartition
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.layout import BODIES, RecordKind
 from qpid_ha_broker.events.scan import RecordError
+from qpid_ha_kernel import Kernel
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 from qpid_ha_pipeline.options import JournalOptions, Mode
 from qpid_ha_pipeline.schema import MESSAGE_COLUMNS
 
 from .details import details_of
 from .filters import RowFilters
+from .kernel_scan import chosen_kernel
 from .names import Naming, QueueNames
 from .part import JournalPart, LsnRange, PartGroup, StatePart, Substitute, part_of
 from .records import NONE, Enqueueds, Ints, Mask, Records, Rows, details
@@ -40,6 +42,8 @@ _FAILED, _NO_REASON = len(_REASONS) - 2, len(_REASONS) - 1
 _QUEUE_EVENTS: Final = [int(kind) for kind, body in BODIES.items() if "queue" in body.fields]
 _GENERATION, _DECLARED = int(RecordKind.GENERATION_STARTED), int(RecordKind.QUEUE_DECLARED)
 _PLACED: Final = int(RecordKind.QUEUE_PLACED)
+_TELLS: Final = np.isin(np.arange(256), [_GENERATION, _DECLARED, _PLACED])
+"""Kinds of which a reader keeps something for the rows of others."""
 
 
 def read_group(
@@ -90,7 +94,8 @@ class Batches:
         self._filters = filters
         self._options = options
         self._state = state
-        self._scan = Scan(part, checks=options.checksums)
+        self._kernel = chosen_kernel(options.kernel)
+        self._scan = Scan(part, checks=options.checksums, kernel=self._kernel)
         self._damages = list(part.damages)
         others = [substitute.directory for substitute in part.origin.substitutes]
         self._names = QueueNames(part.origin.directory, part.origin.taken_back, others)
@@ -102,6 +107,7 @@ class Batches:
         if self._part.bytes:
             for window in self._scan.windows():
                 yield from self._around(window) if isinstance(window, DamagedBlock) else self.of_window(window)
+                del window  # before the next one is read, which can then have its memory
         if self._damages and "damage" in self._schema.names:
             yield damage_rows(self._schema, self._damages)
 
@@ -167,14 +173,13 @@ class Batches:
             passing = self._filters.lsns(records.lsns)
             chosen = passing if chosen is None else chosen & passing
         if self._filters.has("generation"):
-            passing = self._filters.generations(generations)
+            passing = self._filters.generations(generations(records.lsns))
             chosen = passing if chosen is None else chosen & passing
-        rows = Rows(records, None if chosen is None else np.flatnonzero(chosen))
-        view = WindowView(window, rows, self._names, generations)
-        rows.keep(self._passing(view))
+        rows = Rows(records, None if chosen is None or chosen.all() else np.flatnonzero(chosen))
+        view = WindowView(window, rows, self._names, generations, self._kernel)
+        view = view.kept(self._passing(view))
         if not len(rows):
             return None
-        view = WindowView(window, rows, self._names, generations)
         return pa.RecordBatch.from_arrays([view.column(name) for name in self._schema.names], schema=self._schema)
 
     @cached_property
@@ -189,36 +194,63 @@ class Batches:
             passing = accepted[codes] if passing is None else passing & accepted[codes]
         return passing
 
-    def _learn(self, records: Records, counting: Mask | None) -> Ints:
-        """The generation of each record; and the names of queues that are declared in passing."""
+    def _learn(self, records: Records, counting: Mask | None) -> GenerationsOf:
+        """How to know the generation of each record; and the names of queues that are declared in passing."""
         lsns, begun = records.lsns, self._generations
-        kinds = records.kinds
-        tells = (kinds == _GENERATION) | (kinds == _DECLARED) | (kinds == _PLACED)
+        tells = _TELLS[records.kinds]
         for index in np.flatnonzero(tells if counting is None else tells & counting):
             record = records.event(int(index))
             if isinstance(record.event, Naming):
                 self._names.learn(int(lsns[index]), record.event)
             elif isinstance(record.event, ev.GenerationStarted) and (not begun or record.lsn > begun[-1][0]):
                 begun.append((record.lsn, record.event.generation))
-        generations = np.full(len(records), self._generation, np.int64)
-        if begun:
-            first = np.array([lsn for lsn, _ in begun], np.int64)
-            values = np.array([0, *(generation for _, generation in begun)], np.int64)
-            of_lsn = values[np.searchsorted(first, lsns, side="right")]
-            generations = np.where(lsns < 0, generations, of_lsn)
-            self._generation = max(self._generation, int(generations[-1])) if len(generations) else self._generation
+        generations = GenerationsOf(tuple(begun), self._generation)
+        if len(records):
+            self._generation = max(self._generation, int(generations(lsns[-1:])[0]))
         return generations
+
+
+class GenerationsOf:
+    """The generation of each LSN, where some begin (`begun`: first LSN and generation, ascending); of the broker's own
+    log, whose LSNs are negative, it is `own`."""
+
+    def __init__(self, begun: tuple[tuple[int, int], ...], own: int) -> None:
+        self._first = np.array([lsn for lsn, _ in begun], np.int64)
+        self._values = np.array([0, *(generation for _, generation in begun)], np.int64)
+        self._own = own
+
+    def __call__(self, lsns: Ints) -> Ints:
+        """One for each."""
+        if not len(self._first):
+            return np.full(len(lsns), self._own, np.int64)
+        of_lsn = self._values[np.searchsorted(self._first, lsns, side="right")]
+        return np.where(lsns < 0, self._own, of_lsn)
 
 
 class WindowView:
     """The rows of a window, seen column by column."""
 
-    def __init__(self, window: Window, rows: Rows, names: QueueNames, generations: Ints) -> None:
+    def __init__(
+        self, window: Window, rows: Rows, names: QueueNames, generations: GenerationsOf, kernel: Kernel | None
+    ) -> None:
+        """`kernel`: to find bodies with."""
         self.window = window
         self.rows = rows
         self.part = window.part
         self._names = names
         self._generations = generations
+        self._kernel = kernel
+
+    def kept(self, passing: Mask | None) -> WindowView:
+        """Only these rows from now on; None: all of them. What is known of their queues stays."""
+        if passing is None or passing.all():
+            return self
+        self.rows.keep(passing)
+        view = WindowView(self.window, self.rows, self._names, self._generations, self._kernel)
+        if "queues" in vars(self):
+            codes, names = self.queues
+            view.queues = codes[passing], names
+        return view
 
     def column(self, name: str) -> pa.Array:
         """One column, for all rows."""
@@ -236,7 +268,7 @@ class WindowView:
 
     @cached_property
     def generations(self) -> Ints:
-        return self._generations[self.rows.record]
+        return self._generations(self.lsns)
 
     @cached_property
     def queue_ids(self) -> Ints:
@@ -265,6 +297,8 @@ class WindowView:
     def _owners(self) -> tuple[Ints, pa.Array]:
         """The records that are messages, each once, and for each row which of them; null: none."""
         record = self.rows.record
+        if self.is_enqueued.all() and (len(record) < 2 or (record[1:] > record[:-1]).all()):
+            return record, pa.array(np.arange(len(record)))
         chosen, places = np.unique(record[self.is_enqueued], return_inverse=True)
         index = np.zeros(len(record), np.int64)
         index[self.is_enqueued] = places
@@ -278,7 +312,7 @@ class WindowView:
     def _messages(self) -> Messages:
         from .messages import Messages  # only here is Proton needed: not every cluster has it where it only counts
 
-        return Messages(self.window.records.data, self.enqueueds.starts, self.enqueueds.ends)
+        return Messages(self.window.records.data, self.enqueueds.starts, self.enqueueds.ends, self._kernel)
 
     def _of_messages(self, values: pa.Array) -> pa.Array:
         """From one value per message to one per row."""

@@ -22,9 +22,11 @@ from qpid_ha_broker.amqp.wire.sections import (
     MessageSections,
 )
 from qpid_ha_broker.amqp.wire.values import value_end
+from qpid_ha_kernel import Kernel
 from qpid_ha_pipeline.schema import PROPERTY_COLUMNS
 from qpid_ha_pipeline.typed_json import decoded, map_of, text_of
 
+from .kernel_scan import find_bodies
 from .records import Ints, Mask
 from .sections import DATA, LENGTH_BYTES, NO_CODE, NUMBERS, SEQUENCE, VALUE, Payloads, Values
 from .text import as_text, binaries, texts, times
@@ -56,9 +58,11 @@ _MAP: Final = pa.map_(pa.string(), pa.string())
 class Messages:
     """Messages that lie in `data`; each column has one value per message."""
 
-    def __init__(self, data: bytes, starts: Ints, ends: Ints) -> None:
+    def __init__(self, data: bytes, starts: Ints, ends: Ints, kernel: Kernel | None = None) -> None:
+        """`kernel`: to find bodies with, where all messages are as usual."""
         self._data = data
         self._starts, self._ends = starts, ends
+        self._kernel = kernel
 
     def column(self, name: str) -> pa.Array:
         """One of `schema.MESSAGE_COLUMNS`."""
@@ -141,8 +145,10 @@ class Messages:
 
     @cached_property
     def _body(self) -> pa.Array:
-        starts, ends, present = self._body_places
-        array = binaries(self._data, starts, ends, present)
+        found = find_bodies(self._kernel, self._data, self._starts, self._ends) if self._kernel is not None else None
+        if found is not None:
+            return binaries(self._data, *found)
+        array = binaries(self._data, *self._body_places)
         several = np.flatnonzero(self._payloads.sections[DATA].counts > 1)
         if not len(several):
             return array

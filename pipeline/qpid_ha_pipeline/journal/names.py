@@ -79,6 +79,12 @@ class QueueNames:
                     return record.event.name if isinstance(record.event, Naming) else None
         return None
 
+    def _learn_block(self, records: Iterable[LogRecord], limit: int) -> None:
+        """Who declares many queues does so in one go, and all of them will be asked for."""
+        for record in records:
+            if isinstance(record.event, Naming) and (is_local_lsn(record.lsn) or record.lsn <= limit):
+                self._names.setdefault(signed(record.lsn), record.event.name)
+
     def _first(self, header: FileHeader, lsn: int) -> int:
         """The first LSN that it can have of the log to which `lsn` belongs: what it takes back, it writes anew."""
         if is_local_lsn(lsn):
@@ -101,6 +107,7 @@ class QueueNames:
                 if block.kind is BlockKind.EVENTS and block.first_lsn <= lsn <= block.last_lsn:
                     if not is_local_lsn(lsn) and lsn > self._limit_of((header.number, block.offset)):
                         continue
-                    data = file.read(block.end - block.length, block.length)
-                    return next((record for record in decode(data).records if record.lsn == lsn), None)
+                    records = decode(file.read(block.data_at, block.length)).records
+                    self._learn_block(records, self._limit_of((header.number, block.offset)))
+                    return next((record for record in records if record.lsn == lsn), None)
         return None

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -186,12 +186,28 @@ def _places(record: np.dtype[Any]) -> Mapping[str, tuple[np.dtype[Any], int]]:
     return record.fields or {}  # type: ignore[return-value]  # numpy's own has three values where a field has a title
 
 
+class Columns(NamedTuple):
+    """What whoever found records has read of each on its way. `lsns`: as `Records.lsns`; `kinds` are checked."""
+
+    offsets: Ints
+    lsns: Ints
+    sizes: Ints
+    kinds: Bytes
+
+
 class Records:
     """Records that lie at `offsets` of `data`, ascending. Arrays have one value per record."""
 
     def __init__(self, data: bytes, offsets: Ints) -> None:
         self.data = data
         self.offsets = offsets
+
+    @classmethod
+    def of_columns(cls, data: bytes, columns: Columns) -> Records:
+        """Of which these columns need not be read again."""
+        records = cls(data, columns.offsets)
+        records.lsns, records.sizes, records.kinds = columns[1:]
+        return records
 
     def __len__(self) -> int:
         return len(self.offsets)

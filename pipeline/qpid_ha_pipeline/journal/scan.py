@@ -3,11 +3,12 @@ from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qpid_ha_broker.events.layout import RecordKind
 from qpid_ha_broker.events.scan import RecordError
@@ -22,10 +23,12 @@ from qpid_ha_broker.store.files import File
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.reading import BlockReader, Ending, header_of, read_header
 from qpid_ha_broker.store.survey import limits_of
+from qpid_ha_kernel import Kernel
 from qpid_ha_pipeline.errors import PipelineError
 
+from .kernel_scan import KernelScanner
 from .part import JournalPart, LsnRange
-from .records import Ints, Mask, Records, find_in_blocks, find_whole_records
+from .records import Ints, Mask, Records, find_in_blocks, find_whole_records, signed
 from .survey import Damage, SurveyedSegment, next_good_block
 
 _RELEASED: Final = int(RecordKind.RELEASED)
@@ -33,35 +36,66 @@ _WINDOW_BYTES: Final = 4 * 1024 * 1024
 """So much is decoded at once: enough that what a numpy call costs does not count, and little enough for caches."""
 
 
-class Window:
-    """Records, and the blocks that they came in, as they lie in `data`, which begins at byte `base` of the file."""
+class BlockColumns(NamedTuple):
+    """Blocks as columns: `begins` and `ends` of their data in the window, `offsets` in the file. The LSNs of the
+    broker's own log are negative."""
 
-    def __init__(
-        self, part: JournalPart, data: bytes, base: int, blocks: list[Block], offsets: Ints | None = None
-    ) -> None:
-        """`offsets`: where the records are; None: everywhere in the blocks."""
+    begins: Ints
+    ends: Ints
+    offsets: Ints
+    first_lsns: Ints
+    last_lsns: Ints
+    ages_ms: Ints
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block], base: int) -> BlockColumns:
+        """Of blocks in a window that begins at byte `base` of the file."""
+        rows = [
+            (block.data_at - base, block.end - base, block.offset, signed(block.first_lsn), signed(block.last_lsn),
+             block.age_ms)
+            for block in blocks
+        ]  # fmt: skip
+        return cls(*np.array(rows, np.int64).reshape(-1, len(cls._fields)).T)
+
+    @classmethod
+    def found(cls, blocks: NDArray[Any], base: int) -> BlockColumns:
+        """The same of those that the kernel found."""
+        begins = blocks["offset"] + BLOCK_HEADER_BYTES
+        first_lsns, last_lsns = (blocks[name].view(np.int64) for name in ("first_lsn", "last_lsn"))
+        ages_ms = blocks["age_ms"].astype(np.int64)
+        return cls(begins, begins + blocks["length"], blocks["offset"] + base, first_lsns, last_lsns, ages_ms)
+
+
+class Window:
+    """Records, and the blocks that they came in, as they lie in `records.data`, which begins at byte `base` of the
+    file."""
+
+    def __init__(self, part: JournalPart, base: int, blocks: BlockColumns, records: Records) -> None:
         self.part = part
+        self.records = records
         self._base = base
         self._blocks = blocks
-        self._begins = np.array([block.end - block.length - base for block in blocks], np.int64)
-        ends = np.array([block.end - base for block in blocks], np.int64)
-        self.records = Records(data, find_in_blocks(data, self._begins, ends) if offsets is None else offsets)
 
     def counting(self) -> Mask | None:
         """Which records count; None: all of them."""
         if self.part.segment.is_snapshot:
             return self._counting_in_snapshot()
-        number, limit_of = self.part.segment.number, limits_of(self.part.origin.taken_back)
-        first, most, with_local = self.part.lsns.first, self.part.lsns.last, self.part.with_local
-        limits = [min(limit_of((number, block.offset)), most) for block in self._blocks]
-        if all(
-            with_local if block.is_local else first <= block.first_lsn and block.last_lsn <= limit
-            for block, limit in zip(self._blocks, limits, strict=True)
-        ):
+        first, with_local = self.part.lsns.first, self.part.with_local
+        blocks, limits = self._blocks, self._limits()
+        whole = (first <= blocks.first_lsns) & (blocks.last_lsns <= limits)
+        if np.where(blocks.first_lsns < 0, with_local, whole).all():
             return None
         lsns = self.records.lsns
-        replicated: Mask = (lsns >= max(first, 0)) & (lsns <= np.array(limits, np.int64)[self._block_of])
+        replicated: Mask = (lsns >= max(first, 0)) & (lsns <= limits[self._block_of])
         return replicated | (lsns < 0) if with_local else replicated
+
+    def _limits(self) -> Ints:
+        """Of each block: the last LSN of the replicated log in it that counts."""
+        most, offsets = self.part.lsns.last, self._blocks.offsets
+        if not self.part.origin.taken_back:
+            return np.full(len(offsets), most, np.int64)
+        number, limit_of = self.part.segment.number, limits_of(self.part.origin.taken_back)
+        return np.array([min(limit_of((number, offset)), most) for offset in offsets.tolist()], np.int64)
 
     def _counting_in_snapshot(self) -> Mask:
         """Failed deliveries are told there by records that are no events."""
@@ -75,7 +109,7 @@ class Window:
     @property
     def _block_of(self) -> Ints:
         """The index of each record's block."""
-        return np.searchsorted(self._begins, self.records.offsets, side="right") - 1
+        return np.searchsorted(self._blocks.begins, self.records.offsets, side="right") - 1
 
     def file_offsets(self) -> Ints:
         """Where in the file each record lies."""
@@ -83,16 +117,16 @@ class Window:
 
     def written_ms(self) -> Ints:
         """When each record was written."""
-        ages = np.array([block.age_ms for block in self._blocks], np.int64)
-        return (ages + self.part.segment.header.created_ms)[self._block_of]
+        return (self._blocks.ages_ms + self.part.segment.header.created_ms)[self._block_of]
 
     @property
     def lsns(self) -> LsnRange:
         """Of the replicated log, as the headers of the blocks tell."""
-        replicated = [block for block in self._blocks if not block.is_local]
-        if not replicated:
+        replicated = self._blocks.first_lsns >= 0
+        if not replicated.any():
             return LsnRange(1, 0)
-        return LsnRange(min(block.first_lsn for block in replicated), max(block.last_lsn for block in replicated))
+        first, last = self._blocks.first_lsns[replicated].min(), self._blocks.last_lsns[replicated].max()
+        return LsnRange(int(first), int(last))
 
     def place(self, offset: int) -> int:
         """From a place in the window to one in the file."""
@@ -114,11 +148,15 @@ class DamagedBlock(NamedTuple):
 class Scan:
     """Reads one part."""
 
-    def __init__(self, part: JournalPart, *, checks: bool = True) -> None:
-        """`checks`: look at the checksum of each block's data."""
+    def __init__(self, part: JournalPart, *, checks: bool = True, kernel: Kernel | None = None) -> None:
+        """`checks`: look at the checksum of each block's data. `kernel`: to go through it with; None: in Python."""
         self.part = part
         self._end = part.piece.end
         self._checks = checks
+        self._kernel: KernelScanner | None = None
+        if kernel is not None:
+            number, lsns, is_snapshot = part.segment.number, part.lsns, part.segment.is_snapshot
+            self._kernel = KernelScanner(kernel, number, lsns.first, lsns.last, is_snapshot=is_snapshot, checks=checks)
 
     def windows(self) -> Iterator[Window | DamagedBlock]:
         """In order. Raises PipelineError when the file is not there any more."""
@@ -138,22 +176,38 @@ class Scan:
             data = file.read(block.data_at, block.length)
         offsets, bad = find_whole_records(data)
         damages = [Damage(self.part.file, block.data_at + offset, text) for offset, text in bad]
-        return (Window(self.part, data, block.data_at, [block], offsets) if len(offsets) else None), damages
+        if not len(offsets):
+            return None, damages
+        blocks = BlockColumns.of([block], block.data_at)
+        return Window(self.part, block.data_at, blocks, Records(data, offsets)), damages
 
     def _windows(self, file: File) -> Iterator[Window | DamagedBlock]:
         at, length = self.part.piece.begin, _WINDOW_BYTES
         while at < self._end:
-            data = file.read(at, min(length, self._end - at))
-            blocks, end, needed = self._blocks(data, at)
-            yield from self._of(data, at, [block for block in blocks if block.length])
+            windows, end, needed, read = self._look(file, at, min(length, self._end - at))
+            yield from windows
             if end > at:
                 at, length = end, _WINDOW_BYTES
-            elif needed > len(data) == length:
+            elif needed > read == length:
                 length = needed
             else:
                 damaged, at = self._behind(file, at)
                 if damaged is not None:
                     yield damaged
+
+    def _look(self, file: File, at: int, length: int) -> tuple[Iterator[Window | DamagedBlock], int, int, int]:
+        """What is in so many bytes; where the next block begins, how much is wanted to see it, how much was read.
+
+        Nothing is kept of what was read: the system gives the same memory for the next window, which is then there.
+        """
+        data = file.read(at, length)
+        found = self._kernel.find(data) if self._kernel is not None else None
+        if found is None:
+            blocks, end, needed = self._blocks(data, at)
+            return self._of(data, at, [block for block in blocks if block.length]), end, needed, len(data)
+        places = BlockColumns.found(found.blocks, at)
+        windows = [Window(self.part, at, places, Records.of_columns(data, found.columns))] if len(found.blocks) else []
+        return iter(windows), at + found.end, found.needed, len(data)
 
     def _blocks(self, data: bytes, base: int) -> tuple[list[Block], int, int]:
         """The good blocks at the beginning of `data`, where they end, and how much is needed to see the next one."""
@@ -184,7 +238,8 @@ class Scan:
         if not blocks:
             return
         try:
-            window = Window(self.part, data, base, blocks)
+            places = BlockColumns.of(blocks, base)
+            window = Window(self.part, base, places, Records(data, find_in_blocks(data, places.begins, places.ends)))
             _ = window.records.kinds
         except RecordError as error:
             if len(blocks) == 1:

@@ -26,8 +26,8 @@ from qpid_ha_broker.store.survey import NO_LIMIT, Survey, survey
 from qpid_ha_pipeline.errors import JournalDamaged, PipelineError
 
 from .part import JournalPart, LsnRange, Origin, StatePart
-from .records import NONE, Ints, Mask, Rows, find_records, signed, unsigned
-from .scan import Window
+from .records import NONE, Ints, Mask, Records, Rows, find_records, signed, unsigned
+from .scan import BlockColumns, Window
 from .survey import SurveyedPiece, SurveyedSegment
 
 _ATTEMPTS: Final = 5
@@ -80,7 +80,7 @@ class StoreState:
         segment = SurveyedSegment(header.number, header, 0, NO_WITNESSES, (), ())
         nothing = SurveyedPiece(0, 0, 1, 0, False)
         part = ConfigurationPart(self._origin, segment, nothing, self._part.lsns, self._part.with_local)
-        return ConfigurationWindow(part, data, 0, [], find_records(data))
+        return ConfigurationWindow(part, 0, BlockColumns.of([], 0), Records(data, find_records(data)))
 
     def is_there(self, rows: Rows) -> Mask:
         """Which rows are of messages that are in their queues."""
