@@ -50,7 +50,7 @@ LARGE_IN_ALL: dict[str, tuple[int, int]] = {
     "qpid_ha_broker.amqp.relaying.far_connection.FarConnection": (12, 32),
     "qpid_ha_broker.amqp.relaying.peer_client.PeerClient": (14, 31),
     "qpid_ha_broker.amqp.relaying.upstream.Upstream": (17, 33),
-    "qpid_ha_broker.amqp.wire.engine.Engine": (18, 32),
+    "qpid_ha_broker.amqp.wire.engine.Engine": (19, 32),
     "qpid_ha_broker.ha.roles.Candidate": (8, 34),
     "qpid_ha_broker.ha.roles.Connecting": (6, 44),
     "qpid_ha_broker.ha.roles.Following": (16, 49),
@@ -64,7 +64,7 @@ LARGE_IN_ALL: dict[str, tuple[int, int]] = {
     "qpid_ha_broker.server.proxies.remote_nodes.RemoteNodes": (14, 37),
     "qpid_ha_client.session_client._Thread": (8, 36),
     "qpid_ha_client.session_handler.SessionHandler": (6, 35),
-    "qpid_ha_config.settings.BrokerSettings": (40, 19),
+    "qpid_ha_config.settings.BrokerSettings": (40, 20),
 }
 """(fields, methods) of the classes that are larger than that with what they inherit, and with the functions of their
 module that take one of their objects first."""

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.parts import GroupParts
-from qpid_ha_broker.group.recorder import Change, NextRecord
+from qpid_ha_broker.group.recorder import EpochChange, NextRecord
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 
@@ -47,7 +47,7 @@ class RecordDecisions:
         else:
             self._parts.learn(record)
 
-    def _wrote(self, change: Change) -> None:
+    def _wrote(self, change: EpochChange) -> None:
         record = change.record
         self._parts.records.learn(record)
         if self._parts.log is None and record.claimed:

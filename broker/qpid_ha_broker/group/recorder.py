@@ -79,7 +79,7 @@ class SlowMembers:
         self.names = frozenset() if settings.name in slow else slow  # it may be this one that is slow
 
 
-class Change(NamedTuple):
+class EpochChange(NamedTuple):
     """What is written, and whose admission is given up with it. What another has written gives up nobody here."""
 
     record: ClusterRecord
@@ -95,8 +95,8 @@ class RecordWriter:
         """As far as this member knows: delivered, read, or written."""
         self.is_known = False
         """It was read, or heard of: it may be that there is none."""
-        self._writing: tuple[int, Change] | None = None
-        self._unanswered: Change | None = None
+        self._writing: tuple[int, EpochChange] | None = None
+        self._unanswered: EpochChange | None = None
         """What this member wrote without an answer: it may be the record, or yet be."""
         self._said: ClusterRecord | None = None
         """The record that was said to all, and was not delivered yet."""
@@ -121,7 +121,7 @@ class RecordWriter:
         """Whether nobody knows what came of a write: the record has to be read, until that is found out."""
         return self._unanswered is not None
 
-    def recognise(self, record: ClusterRecord) -> Change | None:
+    def recognise(self, record: ClusterRecord) -> EpochChange | None:
         """What this member wrote without an answer, if that is it: then it is as if the answer had come now."""
         change = self._unanswered
         return change if change is not None and change.record == record else None
@@ -156,24 +156,24 @@ class RecordWriter:
         """Begin the group with an empty log, under the UUID that the record has for it, if there is one."""
         name, generation, epoch = self._ctx.settings.name, self.record.generation + 1, self.record.epoch + 1
         cluster = self.record.cluster or self._ctx.settings.instance
-        self._write(Change(ClusterRecord(cluster, generation, name, epoch, (name,), True)))
+        self._write(EpochChange(ClusterRecord(cluster, generation, name, epoch, (name,), True)))
 
     def confirm_claim(self) -> None:
         """The first claim is on disk."""
-        self._write(Change(self.record._replace(claimed=False)))
+        self._write(EpochChange(self.record._replace(claimed=False)))
 
     def change(self, members: Iterable[str], given_up: Iterable[str] = ()) -> None:
         """Have these named, and nobody else."""
         record, name = self.record, self._ctx.settings.name
         wanted = ClusterRecord(record.cluster, record.generation + 1, name, record.epoch + 1, tuple(sorted(members)))
-        self._write(Change(wanted, tuple(sorted(given_up))))
+        self._write(EpochChange(wanted, tuple(sorted(given_up))))
 
-    def _write(self, wanted: Change) -> None:
+    def _write(self, wanted: EpochChange) -> None:
         if self._writing is None and self._ctx.now_s >= self._again_s:
             self._writing = (self._ctx.number(), wanted)
             self._ctx.effects.append(WriteRecord(self._writing[0], self.record, wanted.record))
 
-    def written(self, answer: RecordWritten) -> Change | None:
+    def written(self, answer: RecordWritten) -> EpochChange | None:
         """What the record is after a write, whether it was this one's; None: nobody knows, or it was another write."""
         if self._writing is None or answer.number != self._writing[0]:
             return None
@@ -184,7 +184,7 @@ class RecordWriter:
             return wanted
         if answer.record is not None:
             self.problem = ""
-            return Change(answer.record)
+            return EpochChange(answer.record)
         self.problem = answer.problem or "nobody knows whether it was written"
         if wanted.record.position > self.record.position:
             self._unanswered = wanted
@@ -192,7 +192,7 @@ class RecordWriter:
         self._ctx.note("warning", f"the set's record could not be changed: {answer.problem}")
         return None
 
-    def say(self, lineage: Lineage, written: Change | None = None) -> None:
+    def say(self, lineage: Lineage, written: EpochChange | None = None) -> None:
         """Tell all in step of the record; and who is given up, if it is what this member has written."""
         self._said = self.record
         given_up = written.given_up if written is not None and written.record == self.record else ()

@@ -36,7 +36,7 @@ from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.state import ReplayError
 
 from .snapshot import SnapshotEnd
-from .snapshot_index import Stretch
+from .snapshot_index import ColdStretch
 
 _ENQUEUED: Final = word_of(RecordKind.ENQUEUED)
 """No part of a unit. The next likewise."""
@@ -162,7 +162,7 @@ class Loader:
         """What was loaded and has not left again, by queue and LSN."""
         return {queue_id: contents.messages for queue_id, contents in self._contents.items()}
 
-    def load_cold(self, stretch: Stretch) -> None:
+    def load_cold(self, stretch: ColdStretch) -> None:
         """As `load` for what the index of a snapshot tells of. Raises RecordError."""
         contents = self._contents.get(stretch.queue)
         if contents is None:

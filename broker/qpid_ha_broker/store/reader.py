@@ -16,7 +16,7 @@ from .files import Disk, File
 from .layout import snapshot_path
 from .reading import open_blocks
 from .snapshot import SnapshotEnd, read_end
-from .snapshot_index import IndexedBlock, SnapshotIndex, Stretch
+from .snapshot_index import ColdStretch, IndexedBlock, SnapshotIndex
 from .survey import SegmentFound, Survey, limits_of
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class JournalReader:
 
     def __init__(
         self, disk: Disk, surveyed: Survey, index: SnapshotIndex | None = None,
-        cold: Callable[[Stretch], None] = lambda stretch: None,
+        cold: Callable[[ColdStretch], None] = lambda stretch: None,
     ) -> None:  # fmt: skip
         self.base = SnapshotEnd(0, LOCAL_BASE, 0, LOCAL_BASE, 0, 0)
         """What the snapshot ends with, once its END was read."""

@@ -71,7 +71,7 @@ _Gathered = list[tuple[int, int, int]]
 """Of messages of one queue: id, place of the record in the data of its block, and size of the record."""
 
 
-class Stretch(NamedTuple):
+class ColdStretch(NamedTuple):
     """Messages of one queue."""
 
     queue: int
@@ -85,7 +85,7 @@ class IndexedBlock(NamedTuple):
     length: int
     rests: tuple[tuple[int, int], ...]
     copied: bytes
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[ColdStretch, ...]
 
 
 class SnapshotIndex(NamedTuple):
@@ -225,7 +225,7 @@ def _decoded(data: bytes, header: FileHeader, source: BodySource, file: File) ->
     return SnapshotIndex(source.name, header, indexed, end)
 
 
-def _count_and_size(stretch: Stretch) -> tuple[int, int]:
+def _count_and_size(stretch: ColdStretch) -> tuple[int, int]:
     return stretch.messages.count, stretch.messages.body_bytes
 
 
@@ -250,7 +250,7 @@ def _blocks(data: bytes, count: int, source: BodySource) -> Iterator[IndexedBloc
             columns = data[at : at + columns_bytes]
             at += columns_bytes
             stretches.append(
-                Stretch(
+                ColdStretch(
                     queue,
                     ColdMessages(
                         header, source, columns,

@@ -38,7 +38,7 @@ BLOCK: Final = np.dtype([
 _KNOWN: Final = bytes(kind in set(RecordKind) for kind in range(256))
 
 
-class Found(NamedTuple):
+class FoundRecords(NamedTuple):
     """`columns`: of all records of `blocks`. `end`: where in the window the next block begins that was not looked at;
     `needed`: how many bytes from there on are wanted to look at it, 0 unless the window cuts it off."""
 
@@ -74,7 +74,7 @@ class KernelScanner:
         self._flags = (lib.QH_SCAN_CHECKS if checks else 0) | (lib.QH_SCAN_SNAPSHOT if is_snapshot else 0)
         self._room = _Room(0)
 
-    def find(self, data: bytes) -> Found | None:
+    def find(self, data: bytes) -> FoundRecords | None:
         """In a window that begins with a block. None: as the table says."""
         ffi, lib = self._kernel
         if self._room.bytes < len(data):
@@ -92,7 +92,9 @@ class KernelScanner:
         )  # fmt: skip
         if scanned.why in (lib.QH_SCAN_RECORDS, lib.QH_SCAN_FULL):
             return None
-        return Found(room.blocks[: scanned.blocks].copy(), room.first(scanned.records), scanned.end, scanned.needed)
+        return FoundRecords(
+            room.blocks[: scanned.blocks].copy(), room.first(scanned.records), scanned.end, scanned.needed
+        )
 
 
 def find_bodies(kernel: Kernel, data: bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Mask] | None:
