@@ -71,7 +71,7 @@ def numbers(count: int, first: int = 0) -> list[str]:
 
 
 def cold_ids(queue: Queue) -> list[int]:
-    return [message_id for cold in queue.messages.cold_within(0, NO_LIMIT) for message_id in cold.ids()]
+    return [message_id for cold in queue.messages.cold.within(0, NO_LIMIT) for message_id in cold.ids()]
 
 
 def disk_of(core: KeptCore) -> SimulatedDisk:
@@ -120,7 +120,7 @@ def test_what_expires_or_has_failed_is_known_and_the_rest_is_cold() -> None:
     broker = Started(disk_of(snapshot_made(core)))
     first, *_ = queue.messages
     assert 0 < len(cold_ids(broker.queue)) < 29
-    assert broker.queue.messages.next_expiry_ms() is not None
+    assert broker.queue.messages.expiries.next_ms is not None
     entry = broker.queue.messages.find(first.id)
     assert entry is not None
     assert entry.delivery_count == 1
@@ -193,7 +193,7 @@ def test_no_byte_of_a_cold_message_changes_unnoticed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(snapshot_index, "COPIED_BYTES", 1000)
     written, path = disk_of(stored(5)), snapshot_path(2)
     whole, sound = written.peek(path), Started(written)
-    refs = [ref for cold in sound.queue.messages.cold_within(0, NO_LIMIT) for ref in cold.refs()]
+    refs = [ref for cold in sound.queue.messages.cold.within(0, NO_LIMIT) for ref in cold.refs()]
     assert [each for each in sound.bodies.checked(path) if each is not None] == []
     for ref in refs:
         for at in range(ref.offset, ref.offset + PLAIN.size + ref.size):
@@ -216,7 +216,7 @@ def test_no_byte_of_a_cold_message_changes_unnoticed(monkeypatch: pytest.MonkeyP
 def test_a_consumer_gets_what_lies_before_a_damaged_message_and_that_one_is_told() -> None:
     disk, path = disk_of(stored(30)), snapshot_path(2)
     broker = Started(disk)
-    refs = [ref for cold in broker.queue.messages.cold_within(0, NO_LIMIT) for ref in cold.refs()]
+    refs = [ref for cold in broker.queue.messages.cold.within(0, NO_LIMIT) for ref in cold.refs()]
     whole, at = disk.peek(path), refs[16].offset + PLAIN.size
     disk.put(path, whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     assert broker.core.consume(broker.queue) == numbers(16)
@@ -258,7 +258,7 @@ def test_what_is_cold_stays_so_and_points_to_the_snapshot_that_replaces_its_file
     disk = disk_of(core)
     broker = Started(disk)
     before, paging = cold_ids(broker.queue), broker.core.paging
-    (old,) = {cold.source.name for cold in broker.queue.messages.cold_within(0, NO_LIMIT)}
+    (old,) = {cold.source.name for cold in broker.queue.messages.cold.within(0, NO_LIMIT)}
     core.journal.roll()
     number = core.journal.number
     disk = disk_of(core)

@@ -86,7 +86,7 @@ def test_a_queue_that_was_emptied_counts_as_if_nothing_had_come_and_can_be_fille
         queue.messages.enqueued_total,
         queue.messages.dequeued_total,
     ) == (0, 0, 0, 0)
-    assert (core.catalog.memory_bytes, queue.messages.next_expiry_ms()) == (0, None)
+    assert (core.catalog.memory_bytes, queue.messages.expiries.next_ms) == (0, None)
     core.catalog.prepended(queue, taken)
     assert len(core.consume(queue)) == 100
 

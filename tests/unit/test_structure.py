@@ -59,6 +59,8 @@ LARGE_IN_ALL: dict[str, tuple[int, int]] = {
     "qpid_ha_broker.ha.roles.Standby": (6, 35),
     "qpid_ha_broker.model.sets.resources.Resources": (18, 33),
     "qpid_ha_broker.model.sets.state.SetState": (13, 31),
+    "qpid_ha_broker.model.queues.orders.Fifo": (6, 37),
+    "qpid_ha_broker.model.queues.orders.LastValue": (8, 37),
     "qpid_ha_broker.server.broker.Broker": (24, 31),
     "qpid_ha_broker.server.proxies.proxying.Proxying": (18, 38),
     "qpid_ha_broker.server.proxies.remote_nodes.RemoteNodes": (14, 37),

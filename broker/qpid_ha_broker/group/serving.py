@@ -152,7 +152,7 @@ class GroupServing:
         """What came while this member did not hand out has woken nobody, or was shown to it."""
         self._slices.begin()
         for queue in self.resources.catalog.queues.values():
-            if queue.displaces or queue.messages.next_expiry_ms() is not None:
+            if queue.displaces or queue.messages.expiries.next_ms is not None:
                 self.resources.timers.watch(queue)
 
     def progressed(self) -> None:

@@ -165,9 +165,9 @@ class Paging:
         self._on_the_way_bytes -= cold.body_bytes
         self._stretches.discard(cold)
         if bodies is None:
-            queue.messages.give_up_cold(cold)
+            queue.messages.cold.give_up(cold)
         elif not queue.deleted:
-            self._catalog.bring_cold(queue, cold, bodies)
+            self._catalog.memory_bytes += queue.messages.cold.bring(cold, bodies)
 
     def _is_known(self, entry: Entry) -> bool:
         """Whether there is nothing to be done for a message that is paged out but wait."""
@@ -209,7 +209,7 @@ class Paging:
             for start in range(0, len(records.lsns), STEP):
                 ids = records.lsns[start : start + STEP].tolist()
                 places = dict(zip(ids, range(start, start + len(ids)), strict=True))
-                entries = queue.messages.find_to_page(ids, outdated)
+                entries = queue.messages.cold.find_others(ids, outdated)
                 if outdated:
                     self._move(queue, entries, piece.source, records, places, outdated, tally)
                 here = [entry for entry in entries if type(entry.body) is not BodyRef]
@@ -229,7 +229,7 @@ class Paging:
         messages = queue.messages
         colds = [
             cold
-            for cold in messages.cold_within(min(records.lsns), max(records.lsns))
+            for cold in messages.cold.within(min(records.lsns), max(records.lsns))
             if cold.source.name in outdated
         ]  # fmt: skip
         if not colds:
@@ -241,7 +241,7 @@ class Paging:
             places = order[at : at + cold.count]
             if lsns[at : at + cold.count] == cold.ids():
                 moved = cold.moved(source, [records.offsets[place] for place in places])
-                if messages.replace_cold(cold, moved):
+                if messages.cold.replace(cold, moved):
                     tally.moved += cold.body_bytes
             yield
 

@@ -32,6 +32,7 @@ from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import Body
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.state import ReplayError
 
@@ -350,7 +351,7 @@ class Loader:
         total = 0
         for queue_id, contents in self._contents.items():
             queue = self._catalog.queues_by_id[queue_id]
-            cold = contents.cold_in_order(queue.held, queue.messages.takes_cold)
+            cold = contents.cold_in_order(queue.held, queue.messages.cold.can_be)
             entries = contents.entries()
             if queue.held:
                 self._catalog.holdings.keep_only(queue, entries)
@@ -370,7 +371,7 @@ class Loader:
             above = entries[-1].id if entries else -1
             at = bisect_left(cold, above, key=_first_id)
             if at < len(cold):
-                self._catalog.prepended_cold(queue, cold[at:])
+                self._catalog.memory_bytes += MESSAGE_OVERHEAD * queue.messages.cold.prepend(cold[at:])
                 del cold[at:]
 
 

@@ -5,11 +5,11 @@ Nothing is decided here, and nothing written: every method does what an event of
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import cast
 
-from qpid_ha_broker.model.queues.cold import ColdMessages
+from qpid_ha_broker.model.queues.cold_share import ColdShare
 from qpid_ha_broker.model.queues.expiries import Expiries
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import Order, OrderCursor
@@ -77,14 +77,6 @@ class QueuedMessages:
         """Those of `ids` that are here."""
         return self._order.find_all(ids)
 
-    def find_to_page(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
-        """`find_all` without what is cold, unless it is in an `outdated` file."""
-        return self._order.find_all(self._order.not_cold_in_others(ids, outdated))
-
-    def cold_within(self, first_id: int, last_id: int) -> list[ColdMessages]:
-        """What is cold of the messages from one id to another, none of it with messages outside of that."""
-        return self._order.cold_within(first_id, last_id)
-
     def newest_before(self, bound: int, limit: int) -> list[Entry]:
         """Up to `limit` messages with the largest ids below `bound`, by ascending id."""
         return self._order.newest_before(bound, limit)
@@ -109,6 +101,11 @@ class QueuedMessages:
     def resident(self) -> int:
         """Bytes of payload that are in memory."""
         return self.size - self.paged
+
+    @property
+    def cold(self) -> ColdShare:
+        """What is on disk alone since the broker started."""
+        return ColdShare(self, self._order)
 
     # --- cursors
 
@@ -169,21 +166,7 @@ class QueuedMessages:
                     self.expiries.note(expires_at_ms, entry, self.count)
         self.enqueued_total += len(entries)
         self._order.prepend(entries)
-        self._restart()
-
-    @property
-    def takes_cold(self) -> bool:
-        """Whether `prepend_cold` may be called: the queue gives its messages in the order of their ids."""
-        return self._order.takes_cold
-
-    def prepend_cold(self, stretches: Sequence[ColdMessages]) -> None:
-        """`prepend` for messages that are on disk alone, never expire, and of which none has failed or is held."""
-        count = sum([stretch.count for stretch in stretches])
-        self.count += count
-        self.enqueued_total += count
-        self._count_paged(sum([stretch.body_bytes for stretch in stretches]))
-        self._order.prepend_cold(stretches)
-        self._restart()
+        self.restart()
 
     def remove(self, entry: Entry) -> None:
         """Let a message go for good."""
@@ -214,15 +197,16 @@ class QueuedMessages:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
         self._order.renumber(new_ids)
         self.expiries.renumbered()
-        self._restart()
+        self.restart()
 
     def go_back(self, most: int) -> None:
         """Ids above `most`, of which none is here any more, come again: the log went back, and goes on from there."""
         self._order.go_back(most)
         self.expiries.renumbered()
-        self._restart()
+        self.restart()
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
+        """Positions begin anew: what lies before them may be others now."""
         for cursor in self._cursors:
             cursor.restart()
 
@@ -253,34 +237,16 @@ class QueuedMessages:
         self.paged += (is_paged - was_paged) * entry.size
         entry.replace_body(body)
 
-    def replace_cold(self, old: ColdMessages, new: ColdMessages) -> bool:
-        """The messages of `old` are in another file now. Whether they are still cold: else nothing is done."""
-        return self._order.replace_cold(old, new)
-
-    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
-        """The bodies of messages that are cold, or were when somebody looked; returns how many bytes came."""
-        size = self._order.bring_cold(cold, bodies)
-        self.paged -= size
-        return size
-
-    def give_up_cold(self, cold: ColdMessages) -> None:
-        """Messages that are cold, or were when somebody looked, are not to be read together."""
-        self._order.give_up_cold(cold)
-
     def _count_paged(self, size: int) -> None:
         self.size += size
         self.paged += size
 
     # --- time
 
-    def next_expiry_ms(self) -> int | None:
-        """When the next message may expire; None when none will."""
-        return self.expiries.next_ms
-
     def expired(self, now_ms: int, most: int = 1 << 62) -> list[Entry]:
         """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns.
 
-        Of `most` notes: there may be more, as `next_expiry_ms` tells.
+        Of `most` notes: there may be more, as `expiries.next_ms` tells.
         """
         # Once each: what came when its time was over already, and was held and given back since, is noted twice.
         entries = [entry for entry in dict.fromkeys(self.expiries.pop(now_ms, most)) if entry.holder is None]

@@ -21,7 +21,6 @@ from qpid_ha_broker.model.exchanges.notices import (
     is_for_notices,
 )
 from qpid_ha_broker.model.message_reader import MessageReader, NoReader
-from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.headers import MessageHeaders
 from qpid_ha_broker.model.queues.paged import Body
 from qpid_ha_broker.model.queues.queue import Queue
@@ -251,15 +250,6 @@ class Catalog:
         messages.prepend(entries)
         self.memory_bytes += messages.resident - before + MESSAGE_OVERHEAD * len(entries)
 
-    def prepended_cold(self, queue: Queue, stretches: Sequence[ColdMessages]) -> None:
-        """Take older messages into `queue` that are on disk alone: see `QueuedMessages.prepend_cold`."""
-        queue.messages.prepend_cold(stretches)
-        self.memory_bytes += MESSAGE_OVERHEAD * sum([stretch.count for stretch in stretches])
-
-    def bring_cold(self, queue: Queue, cold: ColdMessages, bodies: Sequence[bytes]) -> None:
-        """Bodies come into memory: see `QueuedMessages.bring_cold`."""
-        self.memory_bytes += queue.messages.bring_cold(cold, bodies)
-
     def replace_body(self, queue: Queue, entry: Entry, body: Body) -> None:
         """Let a message be paged out, or back: see `QueuedMessages.replace_body`."""
         messages = queue.messages
@@ -309,5 +299,5 @@ class Catalog:
         """A message came to `queue`, or went back there."""
         if queue.dispatcher.consumers:
             self.awake[queue] = None
-        if queue.displaces or queue.messages.next_expiry_ms() is not None:
+        if queue.displaces or queue.messages.expiries.next_ms is not None:
             self.timed[queue] = None

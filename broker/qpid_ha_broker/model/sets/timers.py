@@ -63,7 +63,7 @@ class QueueTimers:
                 break
             if queue.is_due_for_deletion(now_ms) and self._sets.replication.deletes_unused(queue):
                 due.append(queue)
-            elif queue.messages.next_expiry_ms() is None and not queue.arguments.auto_delete:
+            elif queue.messages.expiries.next_ms is None and not queue.arguments.auto_delete:
                 del timed[queue]
         return due
 
@@ -73,14 +73,14 @@ class QueueTimers:
             return [queue]
         if queue.messages.expiries.is_due(now_ms) or self._shrinking.is_due(queue):
             self._sets.replication.note_due(queue)
-        elif queue.messages.next_expiry_ms() is None and not queue.arguments.auto_delete:
+        elif queue.messages.expiries.next_ms is None and not queue.arguments.auto_delete:
             del self._catalog.timed[queue]  # what somebody has is noted when it comes back
         return []
 
     def _expire(self, queue: Queue, now_ms: int, budget: Budget) -> bool:
         """Whether all is gone whose time is over; False when `budget` was spent before."""
         messages = queue.messages
-        while (expired := messages.expired(now_ms, EXPIRED_LENGTH)) or (messages.next_expiry_ms() or _NEVER) <= now_ms:
+        while (expired := messages.expired(now_ms, EXPIRED_LENGTH)) or (messages.expiries.next_ms or _NEVER) <= now_ms:
             if expired:
                 self._sets.holding(queue).dequeue(queue, expired, DequeueReason.EXPIRED)
             if budget.is_spent:
