@@ -76,11 +76,12 @@ def main(
     given = {key: value for key, value in flags.items() if value is not None}
     try:
         if check:
-            for loaded in load_each(config, given, os.environ):
-                _check(loaded)
+            loaded = load_each(config, given, os.environ)
+            for each in loaded:
+                _check(each)
+            click.echo(f"qpidd: {describe(choose_kernel(loaded[0].kernel))}")
         else:
-            loaded = load_settings(config, given, os.environ)
-            run(loaded, partial(load_access, config, given, os.environ))
+            run(load_settings(config, given, os.environ), partial(load_access, config, given, os.environ))
     except (SettingsError, OSError, ControlError, BrokerFailed, StoreError) as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)
@@ -90,7 +91,6 @@ def _check(settings: BrokerSettings) -> None:
     for problem in look_before_start(settings, time.time()):
         raise problem
     click.echo(f"qpidd: the settings of {settings.name} can be used")
-    click.echo(f"qpidd: {describe(choose_kernel(settings.kernel))}")
     for warning in warnings_of(settings):
         click.echo(f"qpidd: {warning}", err=True)
 

@@ -106,14 +106,14 @@ def find_bodies(kernel: Kernel, data: bytes, starts: Ints, ends: Ints) -> tuple[
     body_starts, body_ends = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
     present = np.empty(len(starts), np.bool_)
     starts, ends = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(ends, np.int64)
-    found = lib.qh_find_bodies(
+    whole_count = lib.qh_find_bodies(
         ffi.from_buffer("uint8_t[]", data), len(data), ffi.from_buffer("int64_t[]", starts),
         ffi.from_buffer("int64_t[]", ends), len(starts),
         ffi.from_buffer("int64_t[]", body_starts, require_writable=True),
         ffi.from_buffer("int64_t[]", body_ends, require_writable=True),
         ffi.from_buffer("uint8_t[]", present, require_writable=True),
     )  # fmt: skip
-    return (body_starts, body_ends, present) if found == len(starts) else None
+    return (body_starts, body_ends, present) if whole_count == len(starts) else None
 
 
 class _Room:

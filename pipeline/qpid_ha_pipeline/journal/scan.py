@@ -58,7 +58,7 @@ class BlockColumns(NamedTuple):
         return cls(*np.array(rows, np.int64).reshape(-1, len(cls._fields)).T)
 
     @classmethod
-    def found(cls, blocks: NDArray[Any], base: int) -> BlockColumns:
+    def of_kernel(cls, blocks: NDArray[Any], base: int) -> BlockColumns:
         """The same of those that the kernel found."""
         begins = blocks["offset"] + BLOCK_HEADER_BYTES
         first_lsns, last_lsns = (blocks[name].view(np.int64) for name in ("first_lsn", "last_lsn"))
@@ -201,13 +201,15 @@ class Scan:
         Nothing is kept of what was read: the system gives the same memory for the next window, which is then there.
         """
         data = file.read(at, length)
-        found = self._kernel.find(data) if self._kernel is not None else None
-        if found is None:
+        scanned = self._kernel.find(data) if self._kernel is not None else None
+        if scanned is None:
             blocks, end, needed = self._blocks(data, at)
             return self._of(data, at, [block for block in blocks if block.length]), end, needed, len(data)
-        places = BlockColumns.found(found.blocks, at)
-        windows = [Window(self.part, at, places, Records.of_columns(data, found.columns))] if len(found.blocks) else []
-        return iter(windows), at + found.end, found.needed, len(data)
+        places = BlockColumns.of_kernel(scanned.blocks, at)
+        windows = (
+            [Window(self.part, at, places, Records.of_columns(data, scanned.columns))] if len(scanned.blocks) else []
+        )
+        return iter(windows), at + scanned.end, scanned.needed, len(data)
 
     def _blocks(self, data: bytes, base: int) -> tuple[list[Block], int, int]:
         """The good blocks at the beginning of `data`, where they end, and how much is needed to see the next one."""
