@@ -145,9 +145,10 @@ class Messages:
 
     @cached_property
     def _body(self) -> pa.Array:
-        found = find_bodies(self._kernel, self._data, self._starts, self._ends) if self._kernel is not None else None
-        if found is not None:
-            return binaries(self._data, *found)
+        kernel, starts, ends = self._kernel, self._starts, self._ends
+        places = None if kernel is None else find_bodies(kernel, self._data, starts, ends)
+        if places is not None:
+            return binaries(self._data, *places)
         array = binaries(self._data, *self._body_places)
         several = np.flatnonzero(self._payloads.sections[DATA].counts > 1)
         if not len(several):
