@@ -130,6 +130,9 @@ class StreamEnd(asyncio.Transport):
             self._is_full = True
             self._tell(lambda protocol: protocol.pause_writing())
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         if not self._is_closing:
             self._send(Parcel(b""))

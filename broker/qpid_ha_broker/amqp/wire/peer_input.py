@@ -13,11 +13,11 @@ two.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import cproton_ffi
 import proton
-from cffi import FFI
 from cproton_ffi import ffi, lib
 
 from qpid_ha_broker.amqp.wire.batches import frame_walk
@@ -132,9 +132,10 @@ class PeerInput:
         self._header_left -= len(header)
         if not self._header_left:
             self.security = None
-            transport = _sasl_ffi.cast("void *", int(ffi.cast("uintptr_t", self._transport)))
-            subject = _sasl_ffi.NULL if security.subject is None else security.subject.encode()
-            _sasl.pni_sasl_set_external_security(transport, security.bits, subject)
+            declarations, sasl = _sasl()
+            transport = declarations.cast("void *", int(ffi.cast("uintptr_t", self._transport)))
+            subject = declarations.NULL if security.subject is None else security.subject.encode()
+            sasl.pni_sasl_set_external_security(transport, security.bits, subject)
         return rest
 
     def _hide_names(self) -> None:
@@ -147,15 +148,15 @@ class PeerInput:
         self._answered.clear()
 
 
-def _load_sasl() -> tuple[FFI, Any]:
+@cache
+def _sasl() -> tuple[Any, Any]:
     """What Proton's own TLS calls, and the binding does not know. Raises OSError or AttributeError in a Proton that is
     none of those that setup.cfg names."""
+    from cffi import FFI  # who speaks no TLS does without
+
     declarations = FFI()
     declarations.cdef("void pni_sasl_set_external_security(void *transport, int bits, const char *subject);")
     return declarations, declarations.dlopen(cproton_ffi.__file__)
-
-
-_sasl_ffi, _sasl = _load_sasl()
 
 
 class _NamedLink(proton.Link):

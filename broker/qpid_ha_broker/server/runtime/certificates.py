@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
-from cffi import FFI
-
 _LIBRARIES: Final = ("libcrypto.so.3", "libcrypto.so.1.1", "libcrypto.so")
 _DECLARATIONS: Final = """
     typedef struct x509 X509;
@@ -56,12 +54,12 @@ def subject_of(der: bytes) -> str:
 def is_for(der: bytes, host: str) -> bool:
     """Whether a certificate is for that host: an alternative name (RFC 6125), an address in it where `host` is one, or
     its common name, which older certificates have. Raises ValueError."""
-    _, lib = _library()
+    ffi, lib = _library()
     name = host.encode("idna" if not host.isascii() else "ascii")
     with _certificate(der) as certificate:
         is_address = lib.X509_check_ip_asc(certificate, name, 0) == 1
         return bool(
-            is_address or lib.X509_check_host(certificate, name, len(name), _ALWAYS_CHECK_SUBJECT, FFI.NULL) == 1
+            is_address or lib.X509_check_host(certificate, name, len(name), _ALWAYS_CHECK_SUBJECT, ffi.NULL) == 1
         )
 
 
@@ -79,8 +77,10 @@ def _certificate(der: bytes) -> Iterator[Any]:
 
 
 @cache
-def _library() -> tuple[FFI, Any]:
+def _library() -> tuple[Any, Any]:
     """Raises OSError where there is none: then Python has no TLS either."""
+    from cffi import FFI  # who speaks no TLS does without
+
     ffi = FFI()
     ffi.cdef(_DECLARATIONS)
     for name in _LIBRARIES[:-1]:
