@@ -11,7 +11,7 @@ from pathlib import Path
 from kept_core import KeptCore
 from model_support import message
 from qpid_ha_broker.store.files import LocalDisk
-from qpid_ha_broker.store.layout import snapshot_path
+from qpid_ha_broker.store.layout import snapshot_index_path, snapshot_path
 
 
 def test_the_consolidator_is_a_process_that_makes_one_file(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_the_consolidator_is_a_process_that_makes_one_file(tmp_path: Path) -> No
     told = json.loads(done.stdout)
     assert (told["path"], told["messages"]) == (snapshot_path(number), 10)
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert after.keys() - before.keys() == {tmp_path / told["path"]}
+    assert after.keys() - before.keys() == {tmp_path / told["path"], tmp_path / snapshot_index_path(number)}
     assert {path: after[path] for path in before} == before
 
     again = consolidate(tmp_path, number)
