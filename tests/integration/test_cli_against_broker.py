@@ -106,3 +106,50 @@ def test_exit_codes_tell_apart_no_wrong_usage_and_nobody_there(qpid_ha: Run, tmp
     unreachable = qpid_ha("ping", socket=tmp_path / "absent.sock")
     assert unreachable.returncode == 3
     assert "absent.sock" in unreachable.stderr
+
+
+DEFINED = """\
+format: 1
+exchanges:
+- {name: EVENTS, kind: topic, arguments: {qpid.alternate_exchange: DEAD}}
+- {name: DEAD, kind: fanout}
+queues:
+- {name: ORDERS, arguments: {qpid.max_count: 100, app: x}}
+bindings:
+- {exchange: EVENTS, queue: ORDERS, key: 'a.#'}
+"""
+
+
+def test_definitions_are_imported_once_exported_and_changed_only_when_asked(
+    qpid_ha: Run, address: str, tmp_path: Path
+) -> None:
+    file, exported = tmp_path / "definitions.yaml", tmp_path / "exported.yaml"
+    text = DEFINED.replace("EVENTS", f"{address}-events").replace("DEAD", f"{address}-dead").replace("ORDERS", address)
+    file.write_text(text, encoding="utf-8")
+    assert f"queue {address}" in done(qpid_ha("definitions", "import", str(file), "--dry-run"))
+    assert qpid_ha("queue", "show", address).returncode == 1
+    assert "4 done, 0 were there" in done(qpid_ha("definitions", "import", str(file)))
+    assert "0 done, 4 were there" in done(qpid_ha("definitions", "import", str(file)))
+    assert qpid_ha("definitions", "export", str(exported)).returncode == 0
+    assert "0 done" in done(qpid_ha("definitions", "import", str(exported)))
+
+    file.write_text(text.replace("100", "200"), encoding="utf-8")
+    refused = qpid_ha("definitions", "import", str(file))
+    assert (refused.returncode, "--update" in refused.stderr) == (1, True)
+    assert "1 done, 3 were there" in done(qpid_ha("definitions", "import", str(file), "--update"))
+    assert json.loads(done(qpid_ha("queue", "show", address, "--format", "json")))["arguments"]["qpid.max_count"] == 200
+
+
+def test_definitions_with_a_slip_are_refused_before_anything_is_made(
+    qpid_ha: Run, address: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "definitions.yaml"
+    for slip, code, word in (
+        ("- {name: b, arguments: {qpid.max_cuont: 1}}", 1, "qpid.max_count"),
+        ("- {name: b, arguments: {qpid.max_count: many}}", 1, "qpid.max_count"),
+        ("- {nmae: b}", 2, "did you mean name?"),
+    ):
+        file.write_text(f"format: 1\nqueues:\n- name: {address}\n{slip}\n", encoding="utf-8")
+        refused = qpid_ha("definitions", "import", str(file))
+        assert (refused.returncode, word in refused.stderr) == (code, True), refused.stderr
+        assert qpid_ha("queue", "show", address).returncode == 1

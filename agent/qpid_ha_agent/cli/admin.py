@@ -9,6 +9,7 @@ from qpid_ha_agent.cli.activation import activation
 from qpid_ha_agent.cli.cluster import commands
 from qpid_ha_agent.cli.connections import connections
 from qpid_ha_agent.cli.coordinator import coordinator
+from qpid_ha_agent.cli.definitions import definitions
 from qpid_ha_agent.cli.diagnose import diagnose_command
 from qpid_ha_agent.cli.exchange import exchange
 from qpid_ha_agent.cli.invocation import CommandGroup, Invocation, common_options, facts_of
@@ -73,6 +74,7 @@ single = (
     coordinator,
     queue,
     exchange,
+    definitions,
     session,
     connections,
     store,

@@ -432,6 +432,10 @@ ROWS: Final[tuple[Operation, ...]] = (
         {"name": _NAME, "arguments": _ARGUMENTS}, _WRITES, _COMMITTED, _make_queue,
     ),
     Operation(
+        ControlForm("queues", "check", _V), None, {"name": _NAME, "arguments": _ARGUMENTS}, _READS, _AT_ONCE,
+        lambda on: on.administration.check_queue,
+    ),
+    Operation(
         ControlForm("queues", "read", _V), ManagementForm("queue", "READ", Permission.MANAGE, None),
         {"name": _NAME}, _READS, _AT_ONCE, lambda on: on.administration.queue,
     ),

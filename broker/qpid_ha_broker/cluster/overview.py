@@ -114,6 +114,7 @@ class ClusterOverview:
             "preferred": entry.preferred,
             "wanted": wanted.number,
             "why": wanted.why,
+            "min_replicas": entry.min_replicas,
             "min_in_sync": entry.min_in_sync,
             "queues": len(ctx.map.queues_of(entry.name)),
             "messages": None if leading is None else leading.load.messages,

@@ -17,7 +17,7 @@ from qpid_ha_broker.model.errors import BeingMade, InvalidArgument, ModelError, 
 from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange
 from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.queue_arguments import check_settable, with_creator
+from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, check_settable, with_creator
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 from qpid_ha_broker.model.sets.resources import Resources
@@ -203,6 +203,12 @@ class Administration:
     def has_queue(self, name: object) -> bool:
         """Whether there is one of that name, which may be anything."""
         return isinstance(name, str) and name in self._catalog.queues
+
+    def check_queue(self, name: object, arguments: object = None) -> Facts:
+        """Whether arguments and name of a new queue make sense; nothing is made. Raises InvalidArgument."""
+        checked = checked_name(name, "name")
+        QueueArguments.parse(checked_arguments(arguments))
+        return {"name": checked, "is_there": self.has_queue(checked)}
 
     def create_queue(self, name: object, arguments: object = None, created_by: str = "") -> Outcome[Facts]:
         """Make a queue, or find it there with the same arguments. Raises AlreadyExists, InvalidArgument, LimitReached,
