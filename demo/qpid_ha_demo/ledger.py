@@ -56,6 +56,18 @@ class Ledger:
         within = sorted(at_s for at_s in list(self.confirmed_at_s.values()) if began_s <= at_s <= ended_s)
         return max(later_s - earlier_s for earlier_s, later_s in pairwise([began_s, *within, ended_s]))
 
+    def explain(self, number: int) -> str:
+        """What is known of a message that came out of order: when it came, what was ahead of it, and its marks."""
+        at = next(index for index, arrival in enumerate(self.arrivals) if arrival.number == number)
+        arrival = self.arrivals[at]
+        ahead = max((earlier.number for earlier in self.arrivals[:at]), default=0)
+        marks = [word for word, said in (("marked", arrival.marked), ("sent again", arrival.sent_again)) if said]
+        confirmed_s = self.confirmed_at_s.get(number)
+        since = (
+            "never confirmed" if confirmed_s is None else f"{arrival.at_s - confirmed_s:.3f} s after its confirmation"
+        )
+        return f"{number} behind {ahead}, {since}, {' and '.join(marks) or 'without a mark'}"
+
     def audit(self) -> LedgerAudit:
         """The account, to be drawn up when both sides are done."""
         copies = _copies(self.arrivals)

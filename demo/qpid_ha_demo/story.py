@@ -52,6 +52,9 @@ class Story(Generic[Clients]):
         errors = [error for traffic in self.traffic for error in traffic.errors] if self.counts_errors else []
         for error in errors[:SHOWN_ERRORS]:
             self._stage.announce(f"a client was told: {error}")
+        for traffic, audit in zip(self.traffic, audits, strict=True):
+            for number in audit.out_of_order[:SHOWN_ERRORS]:
+                self._stage.announce(f"{traffic.queue}: out of order: {traffic.ledger.explain(number)}")
         is_good = not errors and all(audit.is_flawless and audit.confirmed for audit in audits)
         if is_good:
             silence = ", and no client was told of an error" if self.counts_errors else ""

@@ -29,3 +29,14 @@ def test_everything_that_was_written_down_is_in_the_history(tmp_path: Path) -> N
     ]
     assert {line["client"] for line in lines if line["op"] == "received"} == {"consumer"}
     assert [line["number"] for line in lines[:3]] == [0, 1, 2]
+
+
+def test_what_came_out_of_order_is_explained() -> None:
+    ledger = Ledger(sent=10)
+    ledger.confirm(4, 1.0)
+    ledger.arrive(Arrival(9, 1.5, marked=False, sent_again=False))
+    ledger.arrive(Arrival(4, 2.0, marked=True, sent_again=False))
+    ledger.arrive(Arrival(5, 2.0, marked=False, sent_again=False))
+    assert ledger.audit().out_of_order == (4, 5)
+    assert ledger.explain(4) == "4 behind 9, 1.000 s after its confirmation, marked"
+    assert ledger.explain(5) == "5 behind 9, never confirmed, without a mark"
