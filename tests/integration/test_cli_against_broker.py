@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from proton import Message
 
 from blocking_client import BlockingClient, bodies
 from running_broker import RunningBroker
@@ -153,3 +154,30 @@ def test_definitions_with_a_slip_are_refused_before_anything_is_made(
         refused = qpid_ha("definitions", "import", str(file))
         assert (refused.returncode, word in refused.stderr) == (code, True), refused.stderr
         assert qpid_ha("queue", "show", address).returncode == 1
+
+
+def test_messages_are_copied_chosen_and_dead_letters_are_tried_again(
+    qpid_ha: Run, client: BlockingClient, address: str
+) -> None:
+    dead, other, exchange = f"{address}-dead", f"{address}-other", f"{address}-dlx"
+    done(qpid_ha("queue", "create", dead))
+    done(qpid_ha("queue", "create", other))
+    done(qpid_ha("exchange", "create", exchange, "--kind", "fanout"))
+    done(qpid_ha("exchange", "bind", exchange, dead))
+    done(qpid_ha("queue", "create", address, "--alternate-exchange", exchange))
+    client.send(address, *(Message(body=text, properties={"colour": text}) for text in ("red", "blue", "red")))
+    assert done(qpid_ha("queue", "copy", address, other)).startswith(f"3 messages copied from queue {address}")
+    moved = done(qpid_ha("queue", "move", other, dead, "--selector", "colour = 'blue'"))
+    assert moved == f"1 messages moved from queue {other} to {dead}; 2 stay, which are not meant\n"
+    refused = qpid_ha("queue", "move", other, dead, "--selector", "colour = = 1")
+    assert (refused.returncode, "selector" in refused.stderr) == (1, True)
+
+    receiver = client.connection.create_receiver(address)
+    for _ in range(3):
+        receiver.receive(timeout=5)
+        receiver.reject()
+    receiver.close()
+    retried = done(qpid_ha("queue", "retry", dead))
+    assert f"3 messages of queue {dead} are to be delivered again: 3 to {address}" in retried
+    assert bodies(client.browse(address)) == ["red", "blue", "red"]
+    assert bodies(client.browse(dead)) == ["blue"]

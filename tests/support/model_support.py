@@ -59,6 +59,11 @@ class TextReader:
         told = f"death={death.queue}/{death.reason}/{death.time_ms - NOW_MS}"
         return ";".join((subject, f"{pairs},{told}" if pairs else told, text)).encode()
 
+    def died_in(self, payload: bytes) -> str:
+        """As `dead_letter` has written it, the last time."""
+        deaths = [pair for pair in payload.decode().split(";", 2)[1].split(",") if pair.startswith("death=")]
+        return deaths[-1].removeprefix("death=").split("/")[0] if deaths else ""
+
 
 def body(payload: bytes) -> str:
     return payload.decode().split(";", 2)[2]

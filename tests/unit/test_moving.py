@@ -7,7 +7,14 @@ import pytest
 from model_support import NOW_MS, Core, TextReader, bodies, message
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Scalar, TransactionCommitted
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.model.commands.moving import PASSED_MOST, PORTION_BYTES, PORTION_MESSAGES, QueueMove, begin_move
+from qpid_ha_broker.model.commands.moving import (
+    PASSED_MOST,
+    PORTION_BYTES,
+    PORTION_MESSAGES,
+    QueueMove,
+    Selection,
+    begin_move,
+)
 from qpid_ha_broker.model.errors import (
     InUse,
     InvalidArgument,
@@ -137,22 +144,22 @@ def test_consumers_of_both_queues_go_on_meanwhile() -> None:
 def test_as_many_as_asked_for_or_the_one_that_was_named() -> None:
     core = Core()
     source, target = two(core, 5)
-    assert moved(core, begin_move(core.resources, source, target, most=2)).count == 2
+    assert moved(core, begin_move(core.resources, source, target, Selection(most=2))).count == 2
     wanted = next(entry for entry in source.messages if entry.body == message("3").payload)
-    assert moved(core, begin_move(core.resources, source, target, message_id=wanted.id)).count == 1
+    assert moved(core, begin_move(core.resources, source, target, Selection(message_id=wanted.id))).count == 1
     assert bodies(target.messages) == ["0", "1", "3"]
     with pytest.raises(NotFound, match="no message"):
-        begin_move(core.resources, source, target, message_id=wanted.id)
+        begin_move(core.resources, source, target, Selection(message_id=wanted.id))
     (held,) = core.take(source, core.consumer(source), 1)
     with pytest.raises(InUse, match="acquired"):
-        begin_move(core.resources, source, target, message_id=held.id)
+        begin_move(core.resources, source, target, Selection(message_id=held.id))
 
 
 def test_one_named_message_of_a_long_queue_moves_at_once() -> None:
     core = Core()
     source, target = two(core)
     *_, last = source.messages
-    assert begin_move(core.resources, source, target, message_id=last.id).count == 1
+    assert begin_move(core.resources, source, target, Selection(message_id=last.id)).count == 1
     assert not core.resources.work
 
 
@@ -234,3 +241,85 @@ def test_it_is_given_up_when_a_queue_goes_or_changes_or_there_are_too_few_replic
         core.resources.work.run()
         assert isinstance(move.failure, kind), move.failure
         assert bodies(source.messages) == numbers(COUNT - PORTION_MESSAGES, PORTION_MESSAGES)
+
+
+# --- some of them, copies, and dead letters that go back
+
+
+def coloured(core: Core, queue: Queue, count: int = COUNT) -> None:
+    core.publish(queue, *(message(str(number), colour="red" if number % 3 else "blue") for number in range(count)))
+
+
+def test_a_selector_says_which_move_and_the_others_are_counted() -> None:
+    core = Core()
+    source, target = two(core, 0)
+    coloured(core, source)
+    move = moved(core, begin_move(core.resources, source, target, Selection(most=30, selector="colour = 'blue'")))
+    blue = [str(number) for number in range(0, COUNT, 3)]
+    assert bodies(target.messages) == blue[:30]
+    assert [number for number in bodies(source.messages) if number in blue] == blue[30:]
+    assert move.count == 30 and move.passed >= 58
+    with pytest.raises(InvalidArgument, match="selector"):
+        begin_move(core.resources, source, target, Selection(selector="colour = = 1"))
+
+
+def test_a_copy_leaves_the_queue_as_it_was_whoever_holds_what() -> None:
+    core = Core()
+    source, target = two(core)
+    held = core.take(source, core.consumer(source))
+    move = moved(core, begin_move(core.resources, source, target, copies=True))
+    assert (move.count, move.held) == (COUNT, 0)
+    assert bodies(source.messages) == bodies(target.messages) == numbers(COUNT)
+    assert source.messages.acquired == len(held) > 0
+    moved(core, begin_move(core.resources, source, target, Selection(message_id=held[0].id), copies=True))
+    assert bodies(target.messages)[-1] == "0"
+
+
+def test_wherever_the_log_ends_a_copy_has_taken_nothing_away() -> None:
+    core = Core()
+    source, target = two(core)
+    core.read()
+    before = len(core.records)
+    begin_move(core.resources, source, target, copies=True)
+    core.resources.work.run()
+    core.read()
+    for cut in range(before, len(core.records) + 1):
+        backup = Resources(TextReader())
+        for record in core.records[:cut]:
+            backup.replicated.follow(record)
+        backup.replicated.drop_open_unit()
+        left, there = (bodies(backup.catalog.queues[name].messages) for name in ("from", "to"))
+        assert (left, there) == (numbers(COUNT), numbers(len(there)))
+
+
+def test_dead_letters_go_back_to_where_each_of_them_died() -> None:
+    core = Core()
+    dead = core.dead_letter_queue()
+    for name in ("one", "two"):
+        queue = core.queue(name, alternate_exchange="dlx")
+        core.publish(queue, *(message(f"{name}-{number}") for number in range(60)))
+        core.resources.reject(queue, core.take(queue, core.consumer(queue)))
+    core.publish(dead, "of nowhere", message("of a queue without dead letters", death="dead/rejected/0"))
+    died = len(bodies(dead.messages)) - 2
+    move = moved(core, begin_move(core.resources, dead, None))
+    assert (move.count, move.passed, sum(move.counts.values())) == (died, 2, died)
+    assert bodies(dead.messages) == ["of nowhere", "of a queue without dead letters"]
+    for name in ("one", "two"):
+        back = bodies(core.catalog.queues[name].messages)
+        assert sorted(back, key=lambda text: int(text.split("-")[1])) == [f"{name}-{number}" for number in range(60)]
+        assert move.counts[name] > 0
+
+
+def test_a_dead_letter_stays_where_its_queue_has_gone_or_is_full() -> None:
+    core = Core()
+    dead = core.dead_letter_queue()
+    gone, full = core.queue("gone", alternate_exchange="dlx"), core.queue("full", alternate_exchange="dlx", max_count=1)
+    for queue in (gone, full):
+        core.publish(queue, queue.name)
+        core.resources.reject(queue, core.take(queue, core.consumer(queue)))
+    core.configuration.delete_queue("gone")
+    core.publish(full, "in its place")
+    move = moved(core, begin_move(core.resources, dead, None))
+    assert (move.count, move.passed) == (0, 1)
+    assert isinstance(move.failure, QueueFull)
+    assert bodies(dead.messages) == ["gone", "full"]

@@ -285,8 +285,12 @@ def test_over_the_control_socket_a_look_tells_where_to_go_on_and_a_move_how_many
     assert (answer["name"], answer["set"], answer["replica"], answer["whole"]) == ("q", "default", False, False)
     assert answer["last"] == list(answer["messages"])[-1]["id"]
     assert ask(action="move", name="q", to="other", count=110) == {
-        "name": "q", "to": "other", "moved": 110, "held": 0,
+        "name": "q", "to": "other", "moved": 110, "held": 0, "passed": 0,
     }  # fmt: skip
+    assert ask(action="copy", name="q", to="other", count=3)["copied"] == 3
+    assert ask(action="retry", name="q")["passed"] == 10
+    with pytest.raises(ControlError, match="selector"):
+        ask(action="copy", name="q", to="other", selector="a = = b")
     for wrong in ({"to": None}, {"to": "q"}, {"to": "other", "count": 0}, {"to": "other", "count": 1, "id": 1}):
         with pytest.raises(ControlError):
             ask(action="move", name="q", **wrong)

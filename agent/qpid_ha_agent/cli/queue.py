@@ -13,7 +13,7 @@ import click
 from qpid_ha_agent.cli.invocation import CliFailure, Command, Invocation, common_options, facts_of, unexpected
 from qpid_ha_agent.cli.output import cells_of, print_creation, print_facts, print_outcome, print_rows, table_of
 from qpid_ha_agent.cli.parameters import duration, read_arguments, size
-from qpid_ha_agent.cli.queue_messages import export_queue, import_queue, move, peek
+from qpid_ha_agent.cli.queue_messages import copy, export_queue, import_queue, move, peek, retry
 
 COLUMNS = ("name", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued")
 
@@ -50,7 +50,7 @@ def queue() -> None:
     """Queues of the broker."""
 
 
-for of_messages in (peek, move, export_queue, import_queue):
+for of_messages in (peek, move, copy, retry, export_queue, import_queue):
     queue.add_command(of_messages)
 
 

@@ -1,4 +1,4 @@
-"""`qpid-ha queue peek|move|export|import`: what is in a queue, and how it gets elsewhere."""
+"""`qpid-ha queue peek|move|copy|retry|export|import`: what is in a queue, and how it gets elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from typing import Any, BinaryIO
 import click
 
 from qpid_ha_agent.broker_address import find_broker
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options, facts_of
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    UNREACHABLE,
+    USAGE,
+    CliFailure,
+    Command,
+    Invocation,
+    common_options,
+    facts_of,
+)
 from qpid_ha_agent.cli.output import cell, print_document, print_outcome, print_rows
 from qpid_ha_agent.message_file import FileDamaged, MessageFile, end_line, header_line, message_line
 from qpid_ha_config.addresses import ADMIN_PORTS, Address, parse_broker
@@ -28,6 +37,7 @@ TAKING_OVER = (
     "there may be more: the broker has begun to lead, and has not committed yet all that it took over; ask again"
 )
 TAKES_OVER_MOST_S, TAKES_OVER_PAUSE_S = 10.0, 0.1
+MOVE_TIMEOUT_S = 300.0
 IMPORT_TIMEOUT_S = 60.0
 """For one message: a failover may come in between."""
 
@@ -92,23 +102,76 @@ def _print_message(row: dict[str, Any]) -> None:
     click.echo()
 
 
+def _selection_options(command: Command) -> Command:
+    for option in (
+        click.option("--selector", metavar="SELECTOR", help="Those that match only, as \"colour = 'red'\"."),
+        click.option("--id", "message_id", metavar="ID", help="This message alone."),
+        click.option("--count", type=click.IntRange(min=1), help="The oldest so many only."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("name", metavar="FROM")
 @click.argument("to")
-@click.option("--count", type=click.IntRange(min=1), help="The oldest so many only.")
-@click.option("--id", "message_id", metavar="ID", help="This message alone.")
+@_selection_options
 @common_options
 @click.pass_obj
-def move(invocation: Invocation, name: str, to: str, count: int | None, message_id: str | None) -> None:
+def move(
+    invocation: Invocation, name: str, to: str, count: int | None, message_id: str | None, selector: str | None
+) -> None:
     """Move messages that nobody has acquired to another queue of the same resource set.
 
     Each is in one of the two queues at any time, whatever fails. A move that was interrupted can be repeated.
     """
-    answer = facts_of(
-        invocation.call("queues", usual_timeout_s=300.0, action="move", name=name, to=to, count=count, id=message_id)
-    )
+    asked = {"name": name, "to": to, "count": count, "id": message_id, "selector": selector}
+    answer = facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action="move", **asked))
+    text = f"{answer.get('moved')} messages moved from queue {name} to {to}{_staying(answer)}"
+    print_outcome(answer, text, invocation.format)
+
+
+@click.command()
+@click.argument("name", metavar="FROM")
+@click.argument("to")
+@_selection_options
+@common_options
+@click.pass_obj
+def copy(
+    invocation: Invocation, name: str, to: str, count: int | None, message_id: str | None, selector: str | None
+) -> None:
+    """Copy messages to another queue of the same resource set; they stay where they are.
+
+    Copies are messages of their own. A copy that was interrupted and is repeated makes those again that it had made.
+    """
+    asked = {"name": name, "to": to, "count": count, "id": message_id, "selector": selector}
+    answer = facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action="copy", **asked))
+    text = f"{answer.get('copied')} messages copied from queue {name} to {to}{_staying(answer)}"
+    print_outcome(answer, text, invocation.format)
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@_selection_options
+@common_options
+@click.pass_obj
+def retry(invocation: Invocation, name: str, count: int | None, message_id: str | None, selector: str | None) -> None:
+    """Move dead letters in QUEUE back to the queues in which they died, to be delivered again.
+
+    What says of no such queue, or of one that is not there or in another resource set, stays. A message says itself
+    where it died: who may publish to QUEUE can say anything.
+    """
+    asked = {"name": name, "count": count, "id": message_id, "selector": selector}
+    answer = facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action="retry", **asked))
+    targets = answer.get("to") or {}
+    where = ", ".join(f"{moved} to {queue}" for queue, moved in sorted(targets.items()))
+    text = f"{answer.get('moved')} messages of queue {name} are to be delivered again{f': {where}' if where else ''}"
+    print_outcome(answer, f"{text}{_staying(answer)}", invocation.format)
+
+
+def _staying(answer: dict[str, Any]) -> str:
     held = f"; {answer['held']} stay, which consumers hold" if answer.get("held") else ""
-    print_outcome(answer, f"{answer.get('moved')} messages moved from queue {name} to {to}{held}", invocation.format)
+    return held + (f"; {answer['passed']} stay, which are not meant" if answer.get("passed") else "")
 
 
 @click.command("export")

@@ -84,6 +84,14 @@ class MessageRequests(Protocol):
     def move(self) -> Callable[..., object]:
         """To another queue."""
 
+    @property
+    def copy(self) -> Callable[..., object]:
+        """The same, and they stay where they are."""
+
+    @property
+    def retry(self) -> Callable[..., object]:
+        """Dead letters, back to where they died."""
+
 
 class ManagedObjects(NamedTuple):
     """Where the methods are that `Operation.call` names."""
@@ -322,6 +330,7 @@ _COMMITTED, _OUTCOME = AnswerTime.COMMITTED, AnswerTime.OUTCOME
 _MADE: Final = ("name", "kind", "arguments", "exchange", "queue", "key")
 _DELETED: Final = ("name", "identity", "if_empty", "if_unused")
 _PAGE: Final = {"limit": _NUMBER, "after": _TEXT}
+_SELECTION: Final = {"count": _NUMBER, "id": _NUMBER, "selector": _TEXT}
 _CAUSED: Final = {"name": _NAME, "cause": _TEXT}
 _OF_SET: Final = {"name": _NAME, "broker": _NAME, "cause": _TEXT}
 
@@ -485,11 +494,21 @@ ROWS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         ControlForm(
-            "queues", "move", _O, ("name", "to", "count", "id"),
+            "queues", "move", _O, ("name", "to", "count", "id", "selector"),
             ((Permission.CONSUME, "name"), (Permission.PUBLISH, "to")),
         ), None,
-        {"name": _NAME, "to": _NAME, "count": _NUMBER, "id": _NUMBER}, _WRITES, _COMMITTED,
-        lambda on: on.messages.move,
+        {"name": _NAME, "to": _NAME, **_SELECTION}, _WRITES, _COMMITTED, lambda on: on.messages.move,
+    ),
+    Operation(
+        ControlForm(
+            "queues", "copy", _O, ("name", "to", "count", "id", "selector"),
+            ((Permission.BROWSE, "name"), (Permission.PUBLISH, "to")),
+        ), None,
+        {"name": _NAME, "to": _NAME, **_SELECTION}, _WRITES, _COMMITTED, lambda on: on.messages.copy,
+    ),
+    Operation(
+        ControlForm("queues", "retry", _O, ("name", "count", "id", "selector"), ((Permission.CONSUME, "name"),)), None,
+        {"name": _NAME, **_SELECTION}, _WRITES, _COMMITTED, lambda on: on.messages.retry,
     ),
     # --- exchanges and bindings
     Operation(

@@ -57,6 +57,9 @@ class MessageReader(Protocol):
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         """The message as it goes on after `death`: it says so, and nothing of a time to live."""
 
+    def died_in(self, payload: bytes) -> str:
+        """The queue in which the message says that it died last; empty: it says of none."""
+
 
 class _Everything:
     """A selector that nobody can evaluate here: it keeps nothing from a subscriber."""
@@ -84,6 +87,9 @@ class NoReader:
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         return payload
+
+    def died_in(self, payload: bytes) -> str:
+        return ""
 
 
 EVERYTHING: CompiledSelector = _Everything()

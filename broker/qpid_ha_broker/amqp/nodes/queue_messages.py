@@ -23,7 +23,7 @@ from qpid_ha_broker.model.commands.administration import (
     committed_lsn,
     taking_over,
 )
-from qpid_ha_broker.model.commands.moving import begin_move
+from qpid_ha_broker.model.commands.moving import Selection, begin_move
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet, Unavailable
 from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.queues.queue import Queue, SessionLink
@@ -102,18 +102,52 @@ class QueueMessages:
 
     # --- moving
 
-    def move(self, name: object, to: object, count: object = None, id: object = None) -> Pending[Facts]:
-        """Move messages that nobody has acquired to the queue `to`: all, `count`, or the one with that `id`.
+    def move(
+        self,
+        name: object,
+        to: object,
+        count: object = None,
+        id: object = None,
+        selector: object = "",
+    ) -> Pending[Facts]:
+        """Move messages that nobody has acquired to the queue `to`: all that match, `count`, or the one with that `id`.
 
         Raises OtherSet where the queues are in different sets, and what `begin_move` does.
         """
+        return self._begin(name, to, _selection(count, id, selector), "moved")
+
+    def copy(
+        self,
+        name: object,
+        to: object,
+        count: object = None,
+        id: object = None,
+        selector: object = "",
+    ) -> Pending[Facts]:
+        """As `move`, but the messages stay where they are, too; also those that somebody has acquired are copied."""
+        return self._begin(name, to, _selection(count, id, selector), "copied", copies=True)
+
+    def retry(self, name: object, count: object = None, id: object = None, selector: object = "") -> Pending[Facts]:
+        """Move dead letters back to the queues in which they died last, where those are in the same set."""
+        selection, source_name = _selection(count, id, selector), checked_name(name, "name")
+        source = self._administration.of_queue(source_name, leads=True)
+        move = begin_move(source.resources, source.configuration.queue(source_name), None, selection)
+        return Pending(
+            move,
+            source.resources.replicated.log,
+            lambda: {
+                "name": source_name,
+                "moved": move.count,
+                "to": dict(move.counts),
+                "held": move.held,
+                "passed": move.passed,
+            },
+        )
+
+    def _begin(
+        self, name: object, to: object, selection: Selection, done: str, *, copies: bool = False
+    ) -> Pending[Facts]:
         source_name, target_name = checked_name(name, "name"), checked_name(to, "to")
-        if count is not None and id is not None:
-            raise InvalidArgument("count and id cannot be combined: give one of them")
-        most = NO_LIMIT if count is None else checked_number(count, "count")
-        if most == 0:
-            raise InvalidArgument("count is 0: give at least 1, or leave it out to move all")
-        message_id = None if id is None else _message_id(id, "id")
         source = self._administration.of_queue(source_name, leads=True)
         target = self._administration.of_queue(target_name, leads=True)
         if source is not target and target.has_queue(target_name) and source.has_queue(source_name):
@@ -123,12 +157,30 @@ class QueueMessages:
                 " there twice; export the queue and import it there, then purge it here"
             )
         queues = source.configuration.queue(source_name), target.configuration.queue(target_name)
-        move = begin_move(source.resources, *queues, most=most, message_id=message_id)
+        move = begin_move(source.resources, *queues, selection, copies=copies)
         return Pending(
             move,
             source.resources.replicated.log,
-            lambda: {"name": source_name, "to": target_name, "moved": move.count, "held": move.held},
+            lambda: {
+                "name": source_name,
+                "to": target_name,
+                done: move.count,
+                "held": move.held,
+                "passed": move.passed,
+            },
         )
+
+
+def _selection(count: object, message_id: object, selector: object) -> Selection:
+    """Raises InvalidArgument."""
+    if message_id is not None and (count is not None or selector):
+        raise InvalidArgument("id names one message: leave count and selector out")
+    most = NO_LIMIT if count is None else checked_number(count, "count")
+    if most == 0:
+        raise InvalidArgument("count is 0: give at least 1, or leave it out for all")
+    if not isinstance(selector, str):
+        raise InvalidArgument(f"selector is of type {type(selector).__name__}: give a text")
+    return Selection(most, None if message_id is None else _message_id(message_id, "id"), selector)
 
 
 def managed_objects(administration: Administration) -> ManagedObjects:

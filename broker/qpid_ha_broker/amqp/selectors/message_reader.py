@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qpid_ha_broker.amqp.selectors.selector import Selector, parse_selector
-from qpid_ha_broker.amqp.wire.dead_letters import dead_letter
+from qpid_ha_broker.amqp.wire.dead_letters import dead_letter, died_in
 from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.model.message_reader import Death
 
@@ -17,3 +17,7 @@ class AmqpMessageReader(MessageSections):
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         return dead_letter(self, payload, death)
+
+    def died_in(self, payload: bytes) -> str:
+        """The queue of its last death, as it says itself."""
+        return died_in(self, payload)

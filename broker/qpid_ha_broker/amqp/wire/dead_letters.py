@@ -50,6 +50,15 @@ def dead_letter(sections: MessageSections, payload: bytes, death: Death) -> byte
     return payload
 
 
+def died_in(sections: MessageSections, payload: bytes) -> str:
+    """The queue in which the message says that it died last; empty: it says of none, or cannot be read."""
+    try:
+        name = sections.annotations(payload).get(f"{LAST}-queue")
+    except DecodeError:
+        return ""
+    return name if _is_text(name) else ""
+
+
 def _annotations(before: Mapping[str, object], death: Death) -> dict[str, bytes]:
     """Encoded, by name. `before`: those of the message, in which anybody may have written anything."""
     queue, reason, time_ms = text_value(death.queue), text_value(death.reason), timestamp_value(death.time_ms)

@@ -1,12 +1,19 @@
-"""Messages that move from one queue to another of the same log, in portions: each is in one of the two at any time.
+"""Messages that move from one queue to others of the same log, in portions: each is in one of them at any time.
 
 A portion is one unit of the log, with the messages that come and the word that they leave: wherever the log is cut, by
 a crash or by another primary, both are there or neither is.
+
+| command | goes to | leaves its queue | who holds it keeps it |
+| --- | --- | --- | --- |
+| move | the queue that is named | yes | yes: it stays |
+| copy | the queue that is named | no | yes: it is copied all the same |
+| retry | the queue in which it died last | yes | yes: it stays |
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.errors import (
@@ -20,6 +27,7 @@ from qpid_ha_broker.model.errors import (
     fresh,
 )
 from qpid_ha_broker.model.logs.log import CommitToken
+from qpid_ha_broker.model.message_reader import CompiledSelector, MessageReader
 from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Entry, load_bodies
@@ -36,11 +44,29 @@ PASSED_MOST: Final = 2000
 """Messages that consumers hold, which a portion may step over."""
 
 
+class Selection(NamedTuple):
+    """Which messages of a queue are meant: the oldest `most` of those that match, or one."""
+
+    most: int = NO_LIMIT
+    message_id: int | None = None
+    selector: str = ""
+    """As JMS has it; empty: all match."""
+
+
+class _Arrival(NamedTuple):
+    """A message of the source that goes to `target`."""
+
+    entry: Entry
+    message: Message
+    target: Queue
+
+
 class QueueMove:
-    """The promise: each message is in one of the two queues, and in one only, whenever the log ends.
+    """The promise: each message is in one of the queues, and in one only, whenever the log ends. A copy is a message of
+    its own, and the original stays as it was.
 
     It takes messages that were there when it was asked for and that no consumer holds, in the order in which they
-    came, `most` of them. It stops before the first that the target has no room for: nothing is dropped for it.
+    came. It stops before the first that its target has no room for: nothing is dropped for it.
 
     `written`: None while it goes on; then what to wait for until all of it is committed. `failure`: why it was given
     up; the `count` messages that had moved by then stay where they are.
@@ -49,26 +75,37 @@ class QueueMove:
     nothing.
     """
 
-    def __init__(self, resources: Resources, source: Queue, target: Queue, most: int) -> None:
+    def __init__(
+        self, resources: Resources, source: Queue, target: Queue | None, selection: Selection, *, copies: bool = False
+    ) -> None:
+        """`target` None: each goes to the queue in which it died last. Raises InvalidArgument for a wrong selector."""
         self.source, self.target = source, target
-        self.count = 0
-        """Messages that have moved."""
+        self.counts: Counter[str] = Counter()
+        """Messages that have moved, by the queue to which."""
         self.held = 0
         """Messages that stay because somebody holds them."""
+        self.passed = 0
+        """Messages that stay because the selector does not match them, or because they died in no queue of this log."""
         self.written: CommitToken | None = None
         self.failure: ModelError | None = None
         self._resources = resources
-        self._most = most
+        self._most = selection.most
+        self._copies = copies
+        self._reader = resources.catalog.reader
+        self._selector = _compiled(self._reader, selection.selector)
         self._last_id, self._newest_id = 0, source.log.last_lsn
+        if selection.message_id is not None:
+            self._last_id, self._newest_id = selection.message_id - 1, selection.message_id
         self._log = source.log
         self._portion: CommitToken | None = None
         """In a group, the last one: it counts later."""
-        self._portion_length = 0
+        self._portion_counts: Counter[str] = Counter()
         self._has_seen_all = False
 
-    def only(self, message_id: int) -> None:
-        """Take no other message."""
-        self._last_id, self._newest_id = message_id - 1, message_id
+    @property
+    def count(self) -> int:
+        """Messages that have moved, or copies that were made."""
+        return self.counts.total()
 
     @property
     def is_ready(self) -> bool:
@@ -88,12 +125,14 @@ class QueueMove:
     def _check(self) -> None:
         """Whether it may go on."""
         if self._portion is not None and self._portion.failure is not None:
-            self.count -= self._portion_length
+            self.counts -= self._portion_counts
             self._give_up(type(self._portion.failure), str(self._portion.failure))
         refusal = self._resources.replication.read_only
         if refusal:
             self._give_up(NotPrimary, refusal)
         for queue in (self.source, self.target):
+            if queue is None:
+                continue
             if queue.deleted:
                 self._give_up(NotFound, f"queue {queue.name} was deleted meanwhile")
             elif queue.refusal:
@@ -103,26 +142,49 @@ class QueueMove:
 
     def _give_up(self, kind: type[ModelError], why: str) -> None:
         if self.failure is None:
-            moved = f"{self.count} messages have moved from {self.source.name} to {self.target.name}"
+            where = "where they died" if self.target is None else self.target.name
+            how = "were copied" if self._copies else "have moved"
+            moved = f"{self.count} messages {how} from {self.source.name} to {where}"
             self.failure = kind(f"{moved}, and the rest not: {why}")
 
     def _move_portion(self) -> None:
         entries = self._next_entries()
         try:
-            messages = [_message(entry, body) for entry, body in zip(entries, load_bodies(entries), strict=True)]
+            bodies = load_bodies(entries)
         except BodyDamaged as damage:
             self._give_up(NotFound, str(damage))
             return
-        plan, fit, problem = self._plan(messages)
+        arrivals = [
+            _Arrival(entry, _message(entry, body), target)
+            for entry, body in zip(entries, bodies, strict=True)
+            if (target := self._target_of(body)) is not None
+        ]
+        self.passed += len(entries) - len(arrivals)
+        plan, fit, problem = self._plan(arrivals)
         if problem is not None and fit:
-            plan, fit, _ = self._plan(messages[:fit])
+            plan, fit, _ = self._plan(arrivals[:fit])
         if plan is not None and fit:
-            token = self._resources.carry_out(plan, [Departure(self.source, entries[:fit], DequeueReason.MOVED)])
-            self.count += fit
+            leaving = [] if self._copies else [arrival.entry for arrival in arrivals[:fit]]
+            departures = [Departure(self.source, leaving, DequeueReason.MOVED)] if leaving else []
+            token = self._resources.carry_out(plan, departures)
+            counts = Counter(arrival.target.name for arrival in arrivals[:fit])
+            self.counts += counts
             if self._resources.replication.counts_later:
-                self._portion, self._portion_length = token, fit
+                self._portion, self._portion_counts = token, counts
         if problem is not None:
             self._give_up(type(problem), str(problem))
+
+    def _target_of(self, body: bytes) -> Queue | None:
+        """Where a message goes; None: it stays."""
+        if self._selector is not None and not _matches(self._reader, self._selector, body):
+            return None
+        if self.target is not None:
+            return self.target
+        origin = self._resources.catalog.queues.get(self._reader.died_in(body))
+        if origin is None or origin is self.source or not origin.arguments.alternate_exchange:
+            return None
+        is_there = origin.log is self._log and not origin.deleted and not origin.refusal and not origin.locked
+        return origin if is_there and not origin.arguments.last_value_queue_key else None
 
     def _next_entries(self) -> list[Entry]:
         cursor = self.source.messages.browsing_cursor(self._last_id)
@@ -139,31 +201,31 @@ class QueueMove:
                 break
             cursor.skip()
             self._last_id = entry.id
-            if entry.holder in free and not 0 < entry.header.expires_at_ms <= now_ms:
+            if (self._copies or entry.holder in free) and not 0 < entry.header.expires_at_ms <= now_ms:
                 entries.append(entry)
                 size += entry.size
             else:
                 passed += 1
-                self.held += entry.holder not in free
+                self.held += entry.holder not in free and not self._copies
         return entries
 
-    def _plan(self, messages: list[Message]) -> tuple[EnqueuePlan | None, int, ModelError | None]:
+    def _plan(self, arrivals: list[_Arrival]) -> tuple[EnqueuePlan | None, int, ModelError | None]:
         """A plan for all of them; or for how many there is room, and why not for the next one."""
-        now_ms, targets = self._resources.catalog.now_ms, (self.target,)
+        now_ms = self._resources.catalog.now_ms
         plan: EnqueuePlan | None = None
-        for number, message in enumerate(messages):
+        for number, (_, message, target) in enumerate(arrivals):
             try:
                 if plan is None:
-                    plan = self._resources.plan(targets, message, now_ms, routed=False)
+                    plan = self._resources.plan((target,), message, now_ms, routed=False)
                 else:
-                    plan.add(targets, message, now_ms, routed=False)
+                    plan.add((target,), message, now_ms, routed=False)
             except ModelError as error:
                 return None, number, fresh(error)
             if plan.displaced or plan.outranked or plan.over_limits:
                 plan.abandon()
-                text = f"queue {self.target.name} is a full ring: for what comes, something would have to go"
+                text = f"queue {target.name} is a full ring: for what comes, something would have to go"
                 return None, number, QueueFull(text)
-        return plan, len(messages), None
+        return plan, len(arrivals), None
 
 
 def _message(entry: Entry, body: bytes) -> Message:
@@ -173,27 +235,48 @@ def _message(entry: Entry, body: bytes) -> Message:
 
 
 def begin_move(
-    resources: Resources, source: Queue, target: Queue, *, most: int = NO_LIMIT, message_id: int | None = None
+    resources: Resources,
+    source: Queue,
+    target: Queue | None,
+    selection: Selection = Selection(),  # noqa: B008 - it never changes
+    *,
+    copies: bool = False,
 ) -> QueueMove:
-    """Move `most` messages, or the one with that id. Raises ModelError where nothing can be moved.
+    """Move, copy or (without a target) retry messages: see above. Raises ModelError where nothing can be moved.
 
     More than a portion takes its time; consumers that take some of it meanwhile have it.
     """
     resources.replication.check_writable()
-    _check_queues(source, target)
-    move = QueueMove(resources, source, target, most)
-    if message_id is not None:
-        _check_available(source, message_id)
-        move.only(message_id)
-    is_short = message_id is not None or source.messages.count <= PORTION_MESSAGES
+    if target is not None:
+        _check_queues(source, target)
+    check_unlocked(source)
+    if selection.message_id is not None:
+        _check_available(source, selection.message_id, copies=copies)
+    move = QueueMove(resources, source, target, selection, copies=copies)
+    is_short = selection.message_id is not None or source.messages.count <= PORTION_MESSAGES
     resources.purges.owned.begin(source, move.run(), is_short=is_short, is_ready=lambda: move.is_ready)
     return move
+
+
+def _compiled(reader: MessageReader, selector: str) -> CompiledSelector | None:
+    if not selector:
+        return None
+    try:
+        return reader.selector(selector)
+    except ValueError as error:
+        raise InvalidArgument(f"selector: {error}") from error
+
+
+def _matches(reader: MessageReader, selector: CompiledSelector, body: bytes) -> bool:
+    try:
+        return selector.matches(reader.lookup(body))
+    except ModelError:  # what cannot be read has nothing that a selector could match
+        return False
 
 
 def _check_queues(source: Queue, target: Queue) -> None:
     if source is target:
         raise InvalidArgument(f"{source.name} and {target.name} are the same queue: give another one to move to")
-    check_unlocked(source)
     check_unlocked(target)
     if target.arguments.last_value_queue_key:
         raise InUse(f"queue {target.name} keeps the last value of each key: what comes would take a newer one's place")
@@ -204,9 +287,9 @@ def _check_queues(source: Queue, target: Queue) -> None:
         )
 
 
-def _check_available(source: Queue, message_id: int) -> None:
+def _check_available(source: Queue, message_id: int, *, copies: bool) -> None:
     entry = source.messages.find(message_id)
     if entry is None:
         raise NotFound(f"queue {source.name} has no message {message_id}")
-    if entry.holder not in {None, *(returning.holder for returning in source.dispatcher.returning)}:
+    if not copies and entry.holder not in {None, *(returning.holder for returning in source.dispatcher.returning)}:
         raise InUse(f"somebody has acquired message {message_id} of queue {source.name}")
