@@ -11,8 +11,8 @@ from qpid_ha_broker.model.commands.moving import (
     PASSED_MOST,
     PORTION_BYTES,
     PORTION_MESSAGES,
+    MoveSelection,
     QueueMove,
-    Selection,
     begin_move,
 )
 from qpid_ha_broker.model.errors import (
@@ -144,22 +144,22 @@ def test_consumers_of_both_queues_go_on_meanwhile() -> None:
 def test_as_many_as_asked_for_or_the_one_that_was_named() -> None:
     core = Core()
     source, target = two(core, 5)
-    assert moved(core, begin_move(core.resources, source, target, Selection(most=2))).count == 2
+    assert moved(core, begin_move(core.resources, source, target, MoveSelection(most=2))).count == 2
     wanted = next(entry for entry in source.messages if entry.body == message("3").payload)
-    assert moved(core, begin_move(core.resources, source, target, Selection(message_id=wanted.id))).count == 1
+    assert moved(core, begin_move(core.resources, source, target, MoveSelection(message_id=wanted.id))).count == 1
     assert bodies(target.messages) == ["0", "1", "3"]
     with pytest.raises(NotFound, match="no message"):
-        begin_move(core.resources, source, target, Selection(message_id=wanted.id))
+        begin_move(core.resources, source, target, MoveSelection(message_id=wanted.id))
     (held,) = core.take(source, core.consumer(source), 1)
     with pytest.raises(InUse, match="acquired"):
-        begin_move(core.resources, source, target, Selection(message_id=held.id))
+        begin_move(core.resources, source, target, MoveSelection(message_id=held.id))
 
 
 def test_one_named_message_of_a_long_queue_moves_at_once() -> None:
     core = Core()
     source, target = two(core)
     *_, last = source.messages
-    assert begin_move(core.resources, source, target, Selection(message_id=last.id)).count == 1
+    assert begin_move(core.resources, source, target, MoveSelection(message_id=last.id)).count == 1
     assert not core.resources.work
 
 
@@ -254,13 +254,14 @@ def test_a_selector_says_which_move_and_the_others_are_counted() -> None:
     core = Core()
     source, target = two(core, 0)
     coloured(core, source)
-    move = moved(core, begin_move(core.resources, source, target, Selection(most=30, selector="colour = 'blue'")))
+    move = moved(core, begin_move(core.resources, source, target, MoveSelection(most=30, selector="colour = 'blue'")))
     blue = [str(number) for number in range(0, COUNT, 3)]
     assert bodies(target.messages) == blue[:30]
     assert [number for number in bodies(source.messages) if number in blue] == blue[30:]
-    assert move.count == 30 and move.passed >= 58
+    assert move.count == 30
+    assert move.passed >= 58
     with pytest.raises(InvalidArgument, match="selector"):
-        begin_move(core.resources, source, target, Selection(selector="colour = = 1"))
+        begin_move(core.resources, source, target, MoveSelection(selector="colour = = 1"))
 
 
 def test_a_copy_leaves_the_queue_as_it_was_whoever_holds_what() -> None:
@@ -271,7 +272,7 @@ def test_a_copy_leaves_the_queue_as_it_was_whoever_holds_what() -> None:
     assert (move.count, move.held) == (COUNT, 0)
     assert bodies(source.messages) == bodies(target.messages) == numbers(COUNT)
     assert source.messages.acquired == len(held) > 0
-    moved(core, begin_move(core.resources, source, target, Selection(message_id=held[0].id), copies=True))
+    moved(core, begin_move(core.resources, source, target, MoveSelection(message_id=held[0].id), copies=True))
     assert bodies(target.messages)[-1] == "0"
 
 
@@ -301,6 +302,11 @@ def test_dead_letters_go_back_to_where_each_of_them_died() -> None:
         core.resources.reject(queue, core.take(queue, core.consumer(queue)))
     core.publish(dead, "of nowhere", message("of a queue without dead letters", death="dead/rejected/0"))
     died = len(bodies(dead.messages)) - 2
+    first = moved(core, begin_move(core.resources, dead, None, MoveSelection(most=5, died_in="two")))
+    assert first.counts == {"two": 5}
+    core.resources.reject(
+        core.catalog.queues["two"], core.take(core.catalog.queues["two"], core.consumer(core.catalog.queues["two"]))
+    )
     move = moved(core, begin_move(core.resources, dead, None))
     assert (move.count, move.passed, sum(move.counts.values())) == (died, 2, died)
     assert bodies(dead.messages) == ["of nowhere", "of a queue without dead letters"]

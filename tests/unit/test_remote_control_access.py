@@ -21,7 +21,14 @@ OF_MESSAGES = [
     action for action, row in OPERATIONS.by_method["queues"].items() if row.control is not None and row.control.queues
 ]
 ALL = {"browse", "consume", "publish", "purge"}
-NEEDED = {"peek": {"browse"}, "payload": {"browse"}, "move": {"consume", "publish"}, "purge": {"purge"}}
+NEEDED = {
+    "peek": {"browse"},
+    "payload": {"browse"},
+    "move": {"consume", "publish"},
+    "copy": {"browse", "publish"},
+    "retry": {"consume", "publish"},
+    "purge": {"purge"},
+}
 
 
 def is_refused(rules: list[str], method: str, **params: object) -> bool:
@@ -56,4 +63,7 @@ def test_it_is_asked_of_the_queue_that_is_meant() -> None:
     assert is_refused(rules, "queues", action="move", name="other", to="q")
     assert is_refused(rules, "queues", action="peek", name="q")
     assert not is_refused(rules, "queues", action="list")
+    assert not is_refused(rules, "queues", action="retry", name="q", to="other")
+    assert is_refused(rules, "queues", action="retry", name="q")
+    assert not is_refused([*rules, "allow olga publish *"], "queues", action="retry", name="q")
     assert not is_refused(rules, "connections", action="close", id=1)

@@ -152,16 +152,19 @@ def copy(
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
+@click.argument("to", metavar="[TO]", required=False)
 @_selection_options
 @common_options
 @click.pass_obj
-def retry(invocation: Invocation, name: str, count: int | None, message_id: str | None, selector: str | None) -> None:
-    """Move dead letters in QUEUE back to the queues in which they died, to be delivered again.
+def retry(
+    invocation: Invocation, name: str, to: str | None, count: int | None, message_id: str | None, selector: str | None
+) -> None:
+    """Move dead letters in QUEUE back to where they died, to be delivered again; with TO to that queue only.
 
     What says of no such queue, or of one that is not there or in another resource set, stays. A message says itself
     where it died: who may publish to QUEUE can say anything.
     """
-    asked = {"name": name, "count": count, "id": message_id, "selector": selector}
+    asked = {"name": name, "to": to, "count": count, "id": message_id, "selector": selector}
     answer = facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action="retry", **asked))
     targets = answer.get("to") or {}
     where = ", ".join(f"{moved} to {queue}" for queue, moved in sorted(targets.items()))

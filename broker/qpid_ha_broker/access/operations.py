@@ -506,9 +506,13 @@ ROWS: Final[tuple[Operation, ...]] = (
         ), None,
         {"name": _NAME, "to": _NAME, **_SELECTION}, _WRITES, _COMMITTED, lambda on: on.messages.copy,
     ),
+    # Without `to` messages come into any queue: who may publish only to some has to say to which.
     Operation(
-        ControlForm("queues", "retry", _O, ("name", "count", "id", "selector"), ((Permission.CONSUME, "name"),)), None,
-        {"name": _NAME, **_SELECTION}, _WRITES, _COMMITTED, lambda on: on.messages.retry,
+        ControlForm(
+            "queues", "retry", _O, ("name", "to", "count", "id", "selector"),
+            ((Permission.CONSUME, "name"), (Permission.PUBLISH, "to")),
+        ), None,
+        {"name": _NAME, "to": _NAME, **_SELECTION}, _WRITES, _COMMITTED, lambda on: on.messages.retry,
     ),
     # --- exchanges and bindings
     Operation(

@@ -23,7 +23,7 @@ from qpid_ha_broker.model.commands.administration import (
     committed_lsn,
     taking_over,
 )
-from qpid_ha_broker.model.commands.moving import Selection, begin_move
+from qpid_ha_broker.model.commands.moving import MoveSelection, begin_move
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet, Unavailable
 from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.queues.queue import Queue, SessionLink
@@ -127,9 +127,20 @@ class QueueMessages:
         """As `move`, but the messages stay where they are, too; also those that somebody has acquired are copied."""
         return self._begin(name, to, _selection(count, id, selector), "copied", copies=True)
 
-    def retry(self, name: object, count: object = None, id: object = None, selector: object = "") -> Pending[Facts]:
-        """Move dead letters back to the queues in which they died last, where those are in the same set."""
-        selection, source_name = _selection(count, id, selector), checked_name(name, "name")
+    def retry(
+        self,
+        name: object,
+        to: object = None,
+        count: object = None,
+        id: object = None,
+        selector: object = "",
+    ) -> Pending[Facts]:
+        """Move dead letters back to the queues in which they died last, where those are in the same set.
+
+        `to`: only those that died in that queue.
+        """
+        died_in = "" if to is None else checked_name(to, "to")
+        selection, source_name = _selection(count, id, selector)._replace(died_in=died_in), checked_name(name, "name")
         source = self._administration.of_queue(source_name, leads=True)
         move = begin_move(source.resources, source.configuration.queue(source_name), None, selection)
         return Pending(
@@ -145,7 +156,7 @@ class QueueMessages:
         )
 
     def _begin(
-        self, name: object, to: object, selection: Selection, done: str, *, copies: bool = False
+        self, name: object, to: object, selection: MoveSelection, done: str, *, copies: bool = False
     ) -> Pending[Facts]:
         source_name, target_name = checked_name(name, "name"), checked_name(to, "to")
         source = self._administration.of_queue(source_name, leads=True)
@@ -171,7 +182,7 @@ class QueueMessages:
         )
 
 
-def _selection(count: object, message_id: object, selector: object) -> Selection:
+def _selection(count: object, message_id: object, selector: object) -> MoveSelection:
     """Raises InvalidArgument."""
     if message_id is not None and (count is not None or selector):
         raise InvalidArgument("id names one message: leave count and selector out")
@@ -180,7 +191,7 @@ def _selection(count: object, message_id: object, selector: object) -> Selection
         raise InvalidArgument("count is 0: give at least 1, or leave it out for all")
     if not isinstance(selector, str):
         raise InvalidArgument(f"selector is of type {type(selector).__name__}: give a text")
-    return Selection(most, None if message_id is None else _message_id(message_id, "id"), selector)
+    return MoveSelection(most, None if message_id is None else _message_id(message_id, "id"), selector)
 
 
 def managed_objects(administration: Administration) -> ManagedObjects:

@@ -44,13 +44,15 @@ PASSED_MOST: Final = 2000
 """Messages that consumers hold, which a portion may step over."""
 
 
-class Selection(NamedTuple):
+class MoveSelection(NamedTuple):
     """Which messages of a queue are meant: the oldest `most` of those that match, or one."""
 
     most: int = NO_LIMIT
     message_id: int | None = None
     selector: str = ""
     """As JMS has it; empty: all match."""
+    died_in: str = ""
+    """Dead letters of that queue only; empty: of any."""
 
 
 class _Arrival(NamedTuple):
@@ -76,7 +78,13 @@ class QueueMove:
     """
 
     def __init__(
-        self, resources: Resources, source: Queue, target: Queue | None, selection: Selection, *, copies: bool = False
+        self,
+        resources: Resources,
+        source: Queue,
+        target: Queue | None,
+        selection: MoveSelection,
+        *,
+        copies: bool = False,
     ) -> None:
         """`target` None: each goes to the queue in which it died last. Raises InvalidArgument for a wrong selector."""
         self.source, self.target = source, target
@@ -90,6 +98,7 @@ class QueueMove:
         self.failure: ModelError | None = None
         self._resources = resources
         self._most = selection.most
+        self._died_in = selection.died_in
         self._copies = copies
         self._reader = resources.catalog.reader
         self._selector = _compiled(self._reader, selection.selector)
@@ -180,7 +189,8 @@ class QueueMove:
             return None
         if self.target is not None:
             return self.target
-        origin = self._resources.catalog.queues.get(self._reader.died_in(body))
+        name = self._reader.died_in(body)
+        origin = self._resources.catalog.queues.get(name) if name == (self._died_in or name) else None
         if origin is None or origin is self.source or not origin.arguments.alternate_exchange:
             return None
         is_there = origin.log is self._log and not origin.deleted and not origin.refusal and not origin.locked
@@ -238,7 +248,7 @@ def begin_move(
     resources: Resources,
     source: Queue,
     target: Queue | None,
-    selection: Selection = Selection(),  # noqa: B008 - it never changes
+    selection: MoveSelection = MoveSelection(),  # noqa: B008 - it never changes
     *,
     copies: bool = False,
 ) -> QueueMove:
