@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -256,3 +259,78 @@ def test_an_exchange_that_is_not_there_is_told_and_tried_again(
         time.sleep(0.1)
     assert rows_at(here.control_socket)["of-nothing"] == "missing", here.log()
     management.delete_queue("of-nothing")
+
+
+DEFINED = {
+    "queues": [
+        {
+            "name": "LIVE",
+            "vhost": "/",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": "quorum", "x-max-length": 100000, "x-delivery-limit": 5},
+        }
+    ],
+    "exchanges": [
+        {"name": "LIVE-x", "vhost": "/", "type": "topic", "durable": True, "auto_delete": False, "arguments": {}}
+    ],
+    "bindings": [
+        {
+            "source": "LIVE-x",
+            "vhost": "/",
+            "destination": "LIVE",
+            "destination_type": "queue",
+            "routing_key": "a.#",
+            "arguments": {},
+        }
+    ],
+}
+
+
+def test_a_live_queue_moves_over_by_the_recipe_and_nothing_is_lost(
+    cluster: RunningCluster, rabbit: RabbitServer, client: BlockingClient, declare: Declare, tmp_path: Path
+) -> None:
+    """docs/migrating.md: definitions, then consumers, then publishers, with the queue in use all the time."""
+    name = f"live{next(_NUMBERS)}"
+    there, exported = tmp_path / "there.json", tmp_path / "exported.json"
+    there.write_text(json.dumps(DEFINED).replace("LIVE", name), encoding="utf-8")
+    rabbit.control("import_definitions", str(there))
+    rabbit.control("export_definitions", str(exported))
+
+    socket = str(cluster.broker(0).control_socket)
+    converted = qpid_ha(socket, "definitions", "convert", str(exported), "--from", "rabbitmq")
+    (tmp_path / "ours.yaml").write_text(converted, encoding="utf-8")
+    qpid_ha(socket, "definitions", "import", str(tmp_path / "ours.yaml"))
+    old = declare(f"/amq/queue/{name}")
+    with BlockingClient(cluster.urls[0]) as ours:
+        client.send(old, *(f"a{number:03}" for number in range(50)))
+        qpid_ha(socket, "queue", "set", name, f"qpid.cluster.source={rabbit.url}//amq/queue/{name}")
+        receiver = ours.receiver(name, 1000)
+        seen = bodies(ours.fetch(receiver, 20))
+        client.send(old, *(f"b{number:03}" for number in range(50)))
+        ours.send(name, *(f"c{number:03}" for number in range(50)))
+        ours.send(f"{name}-x/a.b", "routed")
+        while len(set(seen)) < 151:
+            seen += bodies(ours.fetch(receiver, 1))
+        cluster.wait_until(lambda: waiting_in(rabbit, name) == 0, "the old queue is empty", 60.0)
+        qpid_ha(socket, "queue", "set", name, "--remove", "qpid.cluster.source")
+        assert name not in rows_at(cluster.broker(0).control_socket)
+    wanted = [f"{letter}{number:03}" for letter in "abc" for number in range(50)]
+    assert sorted(set(seen)) == [*wanted, "routed"]
+    for letter in "abc":
+        of_one = [text for text in dict.fromkeys(seen) if text[0] == letter and text[1:].isdigit()]
+        assert of_one == sorted(of_one)
+    facts = json.loads(qpid_ha(socket, "queue", "show", name, "--format", "json"))
+    assert facts["arguments"] == {"qpid.max_count": 100000, "qpid.delivery_limit": 5, "qpid.policy_type": "ring"}
+
+
+def waiting_in(rabbit: RabbitServer, name: str) -> int:
+    lines = rabbit.control("list_queues", "--quiet", "name", "messages").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.split()[:1] == [name])
+
+
+def qpid_ha(socket: str, *words: str) -> str:
+    command = [sys.executable, "-m", "qpid_ha_agent.cli.admin", "-b", socket, *words]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout

@@ -100,6 +100,14 @@ class RabbitServer:
         self._processes.append(process)
         return process
 
+    def control(self, *words: str) -> str:
+        """What `rabbitmqctl` says to these words."""
+        command = [str(_SERVER.with_name("rabbitmqctl")), *words]
+        ran = subprocess.run(command, capture_output=True, text=True, env=self._environment(), timeout=60, check=False)
+        if ran.returncode:
+            raise RabbitFailed(f"rabbitmqctl {' '.join(words)}: {ran.stdout[-_LAST_WORDS:]}{ran.stderr[-_LAST_WORDS:]}")
+        return ran.stdout
+
     def output(self) -> str:
         """What it has said so far."""
         return self._output.read_text(encoding="utf-8", errors="replace") if self._output.exists() else ""

@@ -1,4 +1,4 @@
-"""`qpid-ha queue`: list, show, create, delete, purge; for their messages see `queue_messages`."""
+"""`qpid-ha queue`: list, show, create, set, delete, purge; for their messages see `queue_messages`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from typing import Any
 import click
 
 from qpid_ha_agent.cli.invocation import CliFailure, Command, Invocation, common_options, facts_of, unexpected
-from qpid_ha_agent.cli.output import cells_of, print_creation, print_facts, print_outcome, print_rows, table_of
+from qpid_ha_agent.cli.output import (
+    cells_of,
+    print_creation,
+    print_facts,
+    print_outcome,
+    print_rows,
+    table_of,
+    value_text,
+)
 from qpid_ha_agent.cli.parameters import duration, read_arguments, size
 from qpid_ha_agent.cli.queue_messages import copy, export_queue, import_queue, move, peek, retry
 
@@ -175,6 +183,29 @@ def create(invocation: Invocation, /, name: str, texts: tuple[str, ...], **optio
     """Create a queue. It may exist already only with the same arguments."""
     answer = facts_of(invocation.call("queues", action="create", name=name, arguments=_given_arguments(options, texts)))
     print_creation(f"queue {name}", answer, invocation.format)
+
+
+@queue.command("set")
+@click.argument("name")
+@click.argument("texts", nargs=-1, metavar="[ARGUMENT=VALUE]...")
+@click.option("--remove", "gone", multiple=True, metavar="ARGUMENT", help="Take this one away; repeatable.")
+@_queue_options
+@common_options
+@click.pass_obj
+def set_arguments(
+    invocation: Invocation, /, name: str, texts: tuple[str, ...], gone: tuple[str, ...], **options: Any
+) -> None:
+    """Change arguments of a queue: those that are given, and no others.
+
+    What fixes the order of messages (priorities, fairshare, the key of last values) cannot change.
+    """
+    changes: dict[str, object] = {**dict.fromkeys(gone), **_given_arguments(options, texts)}
+    if not changes:
+        raise click.UsageError("what should change? Give ARGUMENT=VALUE, an option, or --remove ARGUMENT")
+    answer = facts_of(invocation.call("queues", action="update", name=name, arguments=changes))
+    print_outcome(
+        answer, f"queue {name} has {value_text(answer.get('arguments') or {}) or 'no arguments'}", invocation.format
+    )
 
 
 @queue.command()
