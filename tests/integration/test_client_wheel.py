@@ -45,7 +45,7 @@ def test_an_example_runs_with_nothing_but_the_wheel_and_proton(python: Path, bro
     assert guarantee in ("guarantee: exactly-once", "guarantee: deduplicated")
 
 
-@pytest.mark.parametrize("name", ["exactly_once.py", "exactly_once_reactor.py"])
+@pytest.mark.parametrize("name", ["exactly_once.py", "exactly_once_reactor.py", "blocking.py"])
 def test_an_example_is_short_and_stands_in_the_documentation(name: str) -> None:
     lines = [line for line in (EXAMPLES / name).read_text(encoding="utf-8").splitlines() if line.strip()]
     assert len(lines) <= 22

@@ -25,7 +25,7 @@ PROTON_HEADER = Path("/usr/include/proton/container.hpp")
 LIMIT_S = 30.0
 """For a machine that is busy with other things, and for Proton's pauses, which grow while nobody is primary."""
 NOBODY_S = 10.0
-CLIENTS = ("Proton Python", "Proton C++", "rhea")
+CLIENTS = ("Proton Python", "BlockingConnection", "Proton C++", "rhea")
 PARTS = ("connect", "switchover", "kill", "nobody is primary for 10 s")
 
 
@@ -61,7 +61,10 @@ class Publisher:
 
 def commands(directory: Path) -> dict[str, list[str]]:
     """How each client is started; without those that are not installed here."""
-    found = {"Proton Python": [sys.executable, str(HERE.parent / "support" / "proton_publisher.py")]}
+    found = {
+        "Proton Python": [sys.executable, str(HERE.parent / "support" / "proton_publisher.py")],
+        "BlockingConnection": [sys.executable, str(HERE.parents[1] / "docs" / "examples" / "blocking.py")],
+    }
     if shutil.which("node") and (HERE / "node" / "node_modules" / "rhea").exists():
         found["rhea"] = ["node", str(HERE / "node" / "publisher.js")]
     if shutil.which("g++") and PROTON_HEADER.exists():
