@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qpid_ha_agent.cli.cluster import operator_text, status_rows
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import (
     NO,
     UNREACHABLE,
@@ -38,7 +39,7 @@ _ASK_AGAIN_S = 0.2
 _NOTE_ATTEMPTS = 5
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def activation() -> None:
     """Who may lead: the sequence (generation, epoch) that the coordinator and every store have.
 

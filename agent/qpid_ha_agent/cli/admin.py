@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import click
 
 from qpid_ha_agent.cli.acl import acl
 from qpid_ha_agent.cli.activation import activation
 from qpid_ha_agent.cli.cluster import commands
+from qpid_ha_agent.cli.command_groups import CommandGroup
 from qpid_ha_agent.cli.connections import connections
 from qpid_ha_agent.cli.coordinator import coordinator
 from qpid_ha_agent.cli.definitions import definitions
 from qpid_ha_agent.cli.diagnose import diagnose_command
 from qpid_ha_agent.cli.exchange import exchange
-from qpid_ha_agent.cli.invocation import CommandGroup, Invocation, common_options, facts_of
-from qpid_ha_agent.cli.output import print_document, print_facts, value_text
+from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
+from qpid_ha_agent.cli.output import print_document
 from qpid_ha_agent.cli.pause import pause, resume
 from qpid_ha_agent.cli.queue import queue
 from qpid_ha_agent.cli.restart import restart, upgrade
 from qpid_ha_agent.cli.session import session
 from qpid_ha_agent.cli.sets import set_commands
+from qpid_ha_agent.cli.settings import config, get_of_qpid
 from qpid_ha_agent.cli.store import store
 from qpid_ha_agent.cli.support_bundle import support_bundle
 from qpid_ha_agent.cli.tls import tls
@@ -27,7 +31,25 @@ from qpid_ha_agent.cli.user import user
 from qpid_ha_agent.cli.watch import watch
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _AdminGroup(CommandGroup):
+    """As an operator looks for commands."""
+
+    sections: ClassVar[dict[str, tuple[str, ...]]] = {
+        "What is the matter": (
+            "status", "diagnose", "watch", "brokers", "backups", "history", "events", "map", "query", "ping",
+            "support-bundle",
+        ),
+        "Queues and clients": (
+            "queue", "exchange", "definitions", "connections", "session", "remote-nodes", "replicate",
+        ),
+        "Who leads": ("promote", "demote", "switchover", "activation", "coordinator"),
+        "Resource sets": ("set", "replicas", "rebalance", "drain", "undrain"),
+        "Maintenance": ("pause", "resume", "restart", "upgrade", "shutdown", "store"),
+        "Settings, and who may what": ("config", "acl", "user", "token", "tls"),
+    }  # fmt: skip
+
+
+@click.group(cls=_AdminGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="qpid-ha", prog_name="qpid-ha")
 @common_options
 @click.pass_context
@@ -52,19 +74,6 @@ def ping(invocation: Invocation) -> None:
         print_document(answer, invocation.format)
 
 
-@admin.command()
-@click.argument("key", required=False)
-@common_options
-@click.pass_obj
-def get(invocation: Invocation, key: str | None) -> None:
-    """Settings of the running broker: all of them, or the bare value of KEY."""
-    settings = facts_of(invocation.call("get", key=key))
-    if key is not None and invocation.format == "table":
-        click.echo(value_text(next(iter(settings.values()), None)))
-    else:
-        print_facts(settings, invocation.format)
-
-
 single = (
     pause,
     resume,
@@ -77,6 +86,8 @@ single = (
     definitions,
     session,
     connections,
+    config,
+    get_of_qpid,
     store,
     activation,
     tls,

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+@click.group(cls=ListedGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="qpid-ha", prog_name="qpid-ha-agent")
 def agent() -> None:
     """Drive a qpid-ha broker: start it, promote it when it must, end it when it does not answer."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import (
     NO,
     UNREACHABLE,
@@ -32,7 +33,7 @@ class Shown(NamedTuple):
     """The broker knows of no others' connections."""
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def connections() -> None:
     """Connections of clients and of other brokers to the brokers of a cluster."""
 

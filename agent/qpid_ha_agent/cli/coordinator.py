@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
 from qpid_ha_agent.cli.output import cell, print_facts, print_rows
 from qpid_ha_agent.planned_restart import RESTART_NOTE, decode_request
@@ -42,7 +43,7 @@ url_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def coordinator() -> None:
     """What keeps the cluster's record and chooses who may promote: see docs/coordinators.md."""
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qpid_ha_agent.cli.cluster import CHANGE_TIMEOUT_S, operator_text
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, Invocation, common_options, rows_of
 from qpid_ha_agent.cli.output import cell, print_document, print_rows
 from qpid_ha_agent.control import METHOD_NOT_FOUND
-from qpid_ha_agent.definitions.document import Definitions, definitions_of, read_definitions
-from qpid_ha_agent.definitions.plan import ImportConflict, ImportPlan, ImportStep, plan_import
-from qpid_ha_agent.definitions.rabbitmq import read_rabbitmq
 from qpid_ha_config.errors import ConfigError
+
+if TYPE_CHECKING:  # who asks for something else does not wait for PyYAML
+    from qpid_ha_agent.definitions.document import Definitions
+    from qpid_ha_agent.definitions.plan import ImportConflict, ImportPlan, ImportStep
 
 STEP_COLUMNS = ("action", "what", "details")
 FILE_BYTES_MAX = 64 << 20
@@ -24,7 +26,7 @@ FILE_BYTES_MAX = 64 << 20
 _file_argument = click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def definitions() -> None:
     """Queues, exchanges, bindings, sets and policies as one file."""
 
@@ -67,6 +69,9 @@ def import_definitions(invocation: Invocation, path: Path, dry_run: bool, update
 
     All of it is checked before the first thing is made. If something is there as something else, nothing is done.
     """
+    from qpid_ha_agent.definitions.document import read_definitions
+    from qpid_ha_agent.definitions.plan import plan_import
+
     wanted = _read(path, read_definitions)
     plan = plan_import(_there(invocation), wanted, update=update)
     _check(invocation, plan)
@@ -89,6 +94,8 @@ def convert_definitions(invocation: Invocation, path: Path, source: str, vhost: 
 
     rabbitmq: a file of `rabbitmqctl export_definitions`.
     """
+    from qpid_ha_agent.definitions.rabbitmq import read_rabbitmq
+
     converted, notes = _read(path, lambda file, text: read_rabbitmq(file, text, vhost))
     for note in notes:
         click.echo(f"note: {cell(note)}", err=True)
@@ -107,6 +114,8 @@ def _read(path: Path, read: Any) -> Any:
 
 
 def _there(invocation: Invocation) -> Definitions:
+    from qpid_ha_agent.definitions.document import definitions_of
+
     queues, exchanges = invocation.rows("queues"), invocation.rows("exchanges")
     sets: Sequence[Any] = ()
     policies: Sequence[Any] = ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qpid_ha_agent.broker_address import AddressError, find_broker, read_config
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import (
     MAY_NOT,
     NO,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 COLUMNS = ("queue", "messages", "bytes", "first-id", "last-id", "replayed", "file", "problem")
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def discarded() -> None:
     """Messages that this broker held and its cluster does not: kept in files, for you to decide."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of, unexpected
 from qpid_ha_agent.cli.output import print_creation, print_facts, print_outcome, print_rows
 from qpid_ha_agent.cli.parameters import read_arguments
@@ -16,7 +17,7 @@ _argument_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def exchange() -> None:
     """Exchanges of the broker, and what is bound to them."""
 

@@ -124,21 +124,6 @@ def source_failure(errors: Sequence[SourceError], text: str = "") -> CliFailure:
     return CliFailure(text or "; ".join(map(str, errors)), exit_code)
 
 
-class CommandGroup(click.Group):
-    """What the operating system does not let a command do ends it with one line and an exit code, and no traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Carry out the command."""
-        try:
-            return super().invoke(ctx)
-        except PermissionError as error:
-            raise CliFailure(f"{error.filename or 'a file'}: we may not: do this as root", MAY_NOT) from None
-        except BrokenPipeError:  # whoever read our output has seen enough
-            raise
-        except OSError as error:
-            raise CliFailure(f"{error.filename or 'a file'}: {error.strerror or error}", NO) from None
-
-
 def unexpected(result: object) -> CliFailure:
     """The error for an answer that has not the shape that its method promises."""
     return CliFailure(f"the broker's answer cannot be understood: {str(result)[:200]}", UNREACHABLE)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import CliFailure, Command, Invocation, common_options, facts_of, unexpected
 from qpid_ha_agent.cli.output import (
     cells_of,
@@ -53,7 +54,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
 )
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def queue() -> None:
     """Queues of the broker."""
 

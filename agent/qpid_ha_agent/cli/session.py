@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of, unexpected
 from qpid_ha_agent.cli.output import print_outcome, print_rows
 
 COLUMNS = ("session", "user", "state", "for_s", "timeout_s", "client", "broker", "held")
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def session() -> None:
     """Sessions of clients, which outlive their connections."""
 

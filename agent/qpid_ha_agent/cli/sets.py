@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from qpid_ha_agent.cli.cluster import CHANGE_TIMEOUT_S, NAMED_SETS, operator_text
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
 from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_outcome, print_rows
 from qpid_ha_agent.cli.parameters import duration, policy
@@ -29,7 +30,7 @@ LEVEL = ("primary", "ready")
 """States of a replica that lacks nothing."""
 
 
-class _SetGroup(click.Group):
+class _SetGroup(ListedGroup):
     """`qpid-ha set` was there before resource sets were: what names no command of this group is a setting."""
 
     def resolve_command(
@@ -43,7 +44,7 @@ class _SetGroup(click.Group):
 @click.group("set", cls=_SetGroup, context_settings={"ignore_unknown_options": True})
 @common_options
 def resource_set() -> None:
-    """Resource sets of the cluster; `set KEY VALUE`: settings of the broker."""
+    """Resource sets of the cluster."""
 
 
 @resource_set.command("list")
@@ -184,7 +185,7 @@ def remove_replica(invocation: Invocation, name: str, at: str, force: bool) -> N
     _do(invocation, "sets", action="remove-replica", name=name, broker=at, force=force or None)
 
 
-@click.group("brokers", invoke_without_command=True)
+@click.group("brokers", cls=ListedGroup, invoke_without_command=True)
 @common_options
 @click.pass_context
 def brokers(context: click.Context) -> None:
@@ -298,7 +299,7 @@ def _show_moves(invocation: Invocation, moves: list[dict[str, Any]]) -> None:
         raise CliFailure(f"{len(moves) - moved} of {len(moves)} primaries were not moved: say it again", NO)
 
 
-@click.group("replicas")
+@click.group("replicas", cls=ListedGroup)
 def replicas() -> None:
     """How many replicas sets have, and should have."""
 

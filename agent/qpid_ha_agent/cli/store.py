@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.discarded import discarded
 from qpid_ha_agent.cli.invocation import (
     NO,
@@ -38,7 +39,7 @@ _SLOW_S = 1.0
 """After so long people want to see that something happens."""
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def store() -> None:
     """Stores of brokers at rest: after a crash of everything, or when a disk is doubtful.
 

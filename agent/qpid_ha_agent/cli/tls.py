@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_document
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def tls() -> None:
     """Certificates of the broker."""
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options, configured_file
 from qpid_ha_agent.cli.output import print_rows
 from qpid_ha_config.errors import ConfigError
@@ -26,7 +27,7 @@ def _file_option(command: Command) -> Command:
     )(command)
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def token() -> None:
     """Tokens for the HTTP port. A broker reads its file again within a second or two of a change."""
 

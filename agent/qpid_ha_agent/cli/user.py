@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options, configured_file
 from qpid_ha_agent.cli.output import print_rows
 from qpid_ha_config.settings import read_password_file
@@ -36,7 +37,7 @@ def _realm_option(command: Command) -> Command:
     return click.option("--realm", metavar="REALM", help="Default: this machine's name, as for the broker.")(command)
 
 
-@click.group()
+@click.group(cls=ListedGroup)
 def user() -> None:
     """Users with passwords. The broker looks them up at each login: nothing has to be restarted."""
 

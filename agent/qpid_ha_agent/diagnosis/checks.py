@@ -66,7 +66,7 @@ def _leading(facts: DiagnosisFacts) -> Iterator[Finding]:
         of_each = ", ".join(f"{broker.name} of the cluster {broker.cluster or '?'}" for broker in facts.primaries)
         text = f"{len(facts.primaries)} brokers are primary, and not of one cluster: {of_each}"
         asks = (f"{_ask(broker)} history" for broker in facts.primaries)
-        yield Finding("two-clusters", "", text, (*asks, "qpid-ha get ha.coordinator   # on each"))
+        yield Finding("two-clusters", "", text, (*asks, "qpid-ha config get ha.coordinator   # on each"))
     elif len(facts.primaries) > 1:
         newest, *older = facts.primaries
         of_each = ", ".join(f"{broker.name} of generation {broker.generation}" for broker in facts.primaries)
@@ -124,14 +124,14 @@ def _differences(facts: DiagnosisFacts) -> Iterator[Finding]:
         text = (
             f"{len(where)} brokers are called {name}, at {' and '.join(where)}: give each its own name, and restart it"
         )
-        yield Finding("name-twice", name, text, tuple(f"qpid-ha -b {url} get name" for url in where if "://" in url)
-                      or (ALL,))  # fmt: skip
+        yield Finding("name-twice", name, text, tuple(
+            f"qpid-ha -b {url} config get name" for url in where if "://" in url) or (ALL,))  # fmt: skip
     for login in facts.refused_logins:
         text = (
             f"the broker at {login.address} is there, and does not let {login.name} in ({login.why}): are ha.username"
             " and its password the same on both?"
         )
-        commands = (f"qpid-ha get ha.username   # on {login.name}, and at {_host(login.address)}",)
+        commands = (f"qpid-ha config get ha.username   # on {login.name}, and at {_host(login.address)}",)
         yield Finding("login-refused", login.name, text, commands)
     yield from _coordinators(facts)
     yield from _differing(facts, "addresses-differ", "ha.brokers-url", lambda broker: ",".join(broker.addresses))
@@ -149,7 +149,10 @@ def _coordinators(facts: DiagnosisFacts) -> Iterator[Finding]:
             for identity, brokers in users.items()
         )
         text = f"{len(users)} coordinators, each with a record of its own: {of_each}; {COORDINATOR.same_record}"
-        commands = ("qpid-ha get ha.coordinator   # on each", "qpid-ha coordinator show   # on each: its identity")
+        commands = (
+            "qpid-ha config get ha.coordinator   # on each",
+            "qpid-ha coordinator show   # on each: its identity",
+        )
         yield Finding("two-coordinators", "", text, commands)
     elif not_told or not users:
         yield from _differing(facts, "coordinators-differ", "ha.coordinator", lambda broker: broker.coordinator)
@@ -165,7 +168,7 @@ def _differing(
     values = {broker.name: value for broker in facts.brokers if (value := value_of(broker))}
     if len(set(values.values())) > 1:
         text = f"{setting} is not the same on all brokers: " + "; ".join(f"{name}: {values[name]}" for name in values)
-        yield Finding(key, "", text, (f"qpid-ha get {setting}   # on each",))
+        yield Finding(key, "", text, (f"qpid-ha config get {setting}   # on each",))
 
 
 # --- who follows
