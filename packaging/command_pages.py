@@ -1,4 +1,4 @@
-"""Man pages and shell completion of the programs, made from their click commands.
+"""Man pages and shell completion of the programs, made from their click commands, and the page of all settings.
 
 usage: command_pages.py DIRECTORY   (the root that a package installs; run by the interpreter that has qpid-ha)
 """
@@ -18,6 +18,7 @@ from qpid_ha_agent.cli.admin import admin
 from qpid_ha_agent.cli.agent import add_ocf_actions, agent
 from qpid_ha_broker import __version__
 from qpid_ha_broker.server.command_line import main as qpidd
+from qpid_ha_config.reference import entries
 
 COMPLETIONS = {
     "bash": "usr/share/bash-completion/completions/{}",
@@ -25,6 +26,7 @@ COMPLETIONS = {
     "fish": "usr/share/fish/vendor_completions.d/{}.fish",
 }
 MANUAL = "usr/share/man/man1/{}.1"
+SETTINGS_MANUAL = "usr/share/man/man5/qpid-ha.yaml.5"
 
 
 def programs() -> dict[str, click.Command]:
@@ -96,6 +98,21 @@ def manual_page(context: click.Context) -> str:
     return "\n".join(parts) + "\n"
 
 
+def settings_page() -> str:
+    """The page of section 5 about the configuration file, as roff."""
+    parts = [
+        f'.TH "QPID\\-HA.YAML" "5" "" "qpid\\-ha {roff(__version__)}" "qpid\\-ha"',
+        ".SH NAME\nqpid\\-ha.yaml \\- settings of a broker and its agent",
+        ".SH DESCRIPTION\nYAML: keys with a dot may be written as sections. A key that does not exist is an error.",
+    ]
+    for title, rows in entries():
+        parts.append(f".SH {roff(title).upper()}")
+        for row in rows:
+            facts = f"Value: {row.kind}. Default: {row.default}. It changes {row.change}."
+            parts.append(f".TP\n.B {roff(row.key)}\n{roff(row.summary)}\n{roff(facts)}")
+    return "\n".join([*parts, ".SH SEE ALSO", ".BR qpidd (1), qpid\\-ha\\-config (1)"]) + "\n"
+
+
 def completion(program: str, command: click.Command, shell: str) -> str:
     """The shell's script, which asks the program itself what can follow."""
     kind = get_completion_class(shell)
@@ -113,8 +130,13 @@ def write_pages(root: Path) -> None:
         files = {MANUAL.format(page_name(context)): manual_page(context) for context in contexts(command, program)}
         files |= {path.format(program): completion(program, command, shell) for shell, path in COMPLETIONS.items()}
         for path, text in files.items():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(text, encoding="utf-8")
+            _write(root / path, text)
+    _write(root / SETTINGS_MANUAL, settings_page())
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import yaml
 import command_pages
 from certificate_authority import Authority
 from qpid_ha_config.loading import load_settings
+from qpid_ha_config.settings import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ROOT / "packaging"
@@ -53,6 +54,8 @@ def test_each_command_has_a_page_with_each_of_its_options(pages: Path) -> None:
         shown = text.replace("\\-", "-")
         assert [name for option in options if not option.hidden for name in option.opts if name not in shown] == []
     assert len(list((pages / "usr/share/man/man1").iterdir())) == len(commands)
+    settings = (pages / command_pages.SETTINGS_MANUAL).read_text(encoding="utf-8")
+    assert all(f".B {command_pages.roff(key)}\n" in settings for key in TABLE)
 
 
 def test_no_line_of_a_page_is_taken_for_a_request() -> None:

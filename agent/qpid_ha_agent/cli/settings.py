@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from qpid_ha_agent.cli.command_groups import ListedGroup
-from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
+from qpid_ha_agent.cli.invocation import USAGE, CliFailure, Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_document, print_facts, print_notes, value_text
 from qpid_ha_agent.cli.parameters import read_changes
 
@@ -55,6 +55,27 @@ def set_settings(context: click.Context, words: tuple[str, ...]) -> None:
             print_notes(change)
         else:
             print_document(change, invocation.format)
+
+
+@config.command()
+@click.argument("key", required=False)
+def describe(key: str | None) -> None:
+    """What settings there are, with kind, default and what each does; nothing is asked of a broker."""
+    from qpid_ha_config.errors import SettingsError
+    from qpid_ha_config.reference import entries, entry
+    from qpid_ha_config.settings import find
+
+    if key is None:
+        for title, rows in entries():
+            click.echo(f"{title}:")
+            for row in rows:
+                click.echo(f"  {row.key}: {row.summary}")
+        return
+    try:
+        row = entry(find(key).setting.key)
+    except SettingsError as error:
+        raise CliFailure(str(error), USAGE) from None
+    click.echo(f"{row.key}: {row.summary}\n  value: {row.kind}\n  default: {row.default}\n  changes: {row.change}")
 
 
 config.add_command(get_settings)
