@@ -15,6 +15,7 @@ import click
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
 from qpid_ha_agent.cli.output import cell, print_comparison, print_document, print_facts, print_notes, print_rows
 from qpid_ha_agent.cli.parameters import duration
+from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
 from qpid_ha_agent.cli.set_tables import print_sets
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.scalars import format_progress
@@ -247,12 +248,34 @@ def query(invocation: Invocation, everyone: bool) -> None:
 @click.option(
     "--force", is_flag=True, help="Even if confirmed messages may be lost. It is logged, and kept in the log."
 )
+@yes_option
 @common_options
 @click.pass_obj
-def promote(invocation: Invocation, force: bool) -> None:
+def promote(invocation: Invocation, force: bool, is_sure: bool) -> None:
     """Make the broker the primary. A live primary is asked to hand over first."""
+    if force and not is_sure and is_somebody_there():
+        own = facts_of(invocation.call("status"))
+        given_up = what_force_gives_up(own, _of_all(invocation, "status"))
+        known = ". ".join(given_up) or "No other broker is known to have more"
+        ask_first(f"{known}. Promote {own.get('name')} all the same?", is_sure=is_sure)
     cause = f"promoted by {operator_text()}"
     _say(invocation, invocation.call("promote", usual_timeout_s=CHANGE_TIMEOUT_S, force=force, cause=cause))
+
+
+def what_force_gives_up(own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What may be lost if the broker of the row `own` leads against the verdict, a sentence for each other broker."""
+    sentences = []
+    for row in rows:
+        name, address = row.get("name"), row.get("address")
+        if name == own.get("name"):
+            continue
+        if name is None:
+            sentences.append(f"{address} does not answer: what it alone has confirmed is given up")
+        elif (row.get("generation") or 0, row.get("lsn") or 0) > (own.get("generation") or 0, own.get("lsn") or 0):
+            at = f"generation {row.get('generation')}, position {row.get('lsn')}"
+            here = f"generation {own.get('generation')}, position {own.get('lsn')}"
+            sentences.append(f"{name} is at {at}, this broker at {here}: what lies between is given up")
+    return sentences
 
 
 @click.command()
@@ -338,10 +361,13 @@ def remote_nodes(invocation: Invocation) -> None:
 
 @click.command()
 @click.option("--cluster", is_flag=True, help="All brokers: level, and their stores marked as closed together.")
+@yes_option
 @common_options
 @click.pass_obj
-def shutdown(invocation: Invocation, cluster: bool) -> None:
+def shutdown(invocation: Invocation, cluster: bool, is_sure: bool) -> None:
     """End the broker in good order; with --cluster, asked of the primary, the whole cluster."""
+    if cluster:
+        ask_first("No broker of the cluster serves clients then. End all of them?", is_sure=is_sure)
     _say(invocation, invocation.call("shutdown", usual_timeout_s=CHANGE_TIMEOUT_S, cluster=cluster or None))
 
 

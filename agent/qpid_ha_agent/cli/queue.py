@@ -22,6 +22,7 @@ from qpid_ha_agent.cli.output import (
     value_text,
 )
 from qpid_ha_agent.cli.parameters import duration, read_arguments, size
+from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
 from qpid_ha_agent.cli.queue_messages import copy, export_queue, import_queue, move, peek, retry
 
 COLUMNS = ("name", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued")
@@ -213,20 +214,33 @@ def set_arguments(
 @click.argument("name")
 @click.option("--if-empty", is_flag=True, help="Refuse when there are messages in it.")
 @click.option("--if-unused", is_flag=True, help="Refuse when somebody consumes from it.")
+@yes_option
 @common_options
 @click.pass_obj
-def delete(invocation: Invocation, name: str, if_empty: bool, if_unused: bool) -> None:
+def delete(invocation: Invocation, name: str, if_empty: bool, if_unused: bool, is_sure: bool) -> None:
     """Delete a queue, with its messages."""
+    if not if_empty:
+        _ask_about_messages(invocation, name, "Delete the queue with them?", is_sure=is_sure)
     answer = facts_of(invocation.call("queues", action="delete", name=name, if_empty=if_empty, if_unused=if_unused))
     text = str(answer["text"]) if answer.get("pending") else f"queue {name} deleted"
     print_outcome(answer, text, invocation.format)
 
 
+def _ask_about_messages(invocation: Invocation, name: str, question: str, *, is_sure: bool) -> None:
+    if is_sure or not is_somebody_there():
+        return
+    count = facts_of(invocation.call("queues", action="read", name=name)).get("messages") or 0
+    if count:
+        ask_first(f"Queue {name} has {count} messages. {question}", is_sure=is_sure)
+
+
 @queue.command()
 @click.argument("name")
+@yes_option
 @common_options
 @click.pass_obj
-def purge(invocation: Invocation, name: str) -> None:
+def purge(invocation: Invocation, name: str, is_sure: bool) -> None:
     """Drop all messages that nobody has acquired."""
+    _ask_about_messages(invocation, name, "Drop those that nobody has acquired?", is_sure=is_sure)
     answer = facts_of(invocation.call("queues", action="purge", name=name))
     print_outcome(answer, f"{answer.get('purged')} messages purged from queue {name}", invocation.format)

@@ -17,6 +17,7 @@ from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
 from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_outcome, print_rows
 from qpid_ha_agent.cli.parameters import duration, policy
+from qpid_ha_agent.cli.questions import ask_first, yes_option
 from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, WHOLE, print_problems, print_sets, set_rows
 from qpid_ha_agent.cli.settings import set_settings
 from qpid_ha_broker.events.types import STRATEGIES
@@ -129,10 +130,13 @@ def create_set(invocation: Invocation, /, name: str, replicas: tuple[str, ...], 
 @resource_set.command("delete")
 @click.argument("name", metavar="SET")
 @click.option("--lost", is_flag=True, help="And its queues: nobody leads it, and who could will never come back.")
+@yes_option
 @common_options
 @click.pass_obj
-def delete_set(invocation: Invocation, name: str, lost: bool) -> None:
+def delete_set(invocation: Invocation, name: str, lost: bool, is_sure: bool) -> None:
     """Delete a set that has no queues."""
+    if lost:
+        ask_first(f"All that is in the queues of set {name} is given up. Delete it with them?", is_sure=is_sure)
     _do(invocation, "sets", action="delete", name=name, lost=lost or None)
 
 
@@ -151,9 +155,10 @@ def transfer(invocation: Invocation, name: str, to: str | None) -> None:
 @click.argument("name", metavar="SET")
 @click.argument("at", metavar="BROKER")
 @click.option("--force", is_flag=True, help="Whatever that costs: what only others have confirmed is given up.")
+@yes_option
 @common_options
 @click.pass_obj
-def promote_replica(invocation: Invocation, name: str, at: str, force: bool) -> None:
+def promote_replica(invocation: Invocation, name: str, at: str, force: bool, is_sure: bool) -> None:
     """Have BROKER lead SET, which nobody leads.
 
     Without --force it is refused where confirmed messages may be lost, and the answer says which and who has them.
@@ -161,6 +166,9 @@ def promote_replica(invocation: Invocation, name: str, at: str, force: bool) -> 
     A group goes on by itself. If all brokers that were in sync in it are lost for good, --force has it begin again with
     the older copy that BROKER has.
     """
+    if force:
+        lost = f"What brokers other than {at} alone have confirmed in set {name} is given up"
+        ask_first(f"{lost}. Have {at} lead it all the same?", is_sure=is_sure)
     _do(invocation, "sets", action="promote", name=name, broker=at, force=force or None)
 
 
