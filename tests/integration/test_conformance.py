@@ -38,7 +38,7 @@ SERVERS_ANSWER_IN_TIME = pytest.mark.alone("within a second, from servers that a
 
 def play(url: str, *options: str, module: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """pytest, as whoever checks a coordinator calls it."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=line"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=line", "-p", f"{SUITE}.plugin"]
     command += ["--pyargs", f"{SUITE}.{module}" if module else SUITE]
     command += ["--coordinator", url, "--coordinator-setting", "ha.coordinator-timeout=1s", *options]
     return subprocess.run(

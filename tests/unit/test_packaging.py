@@ -134,3 +134,7 @@ def test_whichever_unit_is_enabled_has_the_one_name_that_the_pages_use() -> None
     pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
     wrong = re.compile(r"systemctl (?:stop|start|restart) (?:qpidd|qpid-ha-agent)\b(?!` where)")
     assert {name: wrong.findall(text) for name, text in pages.items() if wrong.search(text)} == {}
+
+
+def test_who_installs_it_gets_no_plugin_for_tests_of_their_own(setup_cfg: configparser.ConfigParser) -> None:
+    assert "pytest11" not in setup_cfg["options.entry_points"]

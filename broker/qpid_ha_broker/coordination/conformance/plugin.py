@@ -1,4 +1,7 @@
-"""The options of the suite. pytest loads this module by its entry point: a conftest.py would come too late for them."""
+"""The options of the suite, for `pytest -p`: a conftest.py in an installed package would come too late for them.
+
+No entry point of pytest names it: whoever installs a broker beside a program of their own has no plugin in their tests.
+"""
 
 from __future__ import annotations
 
