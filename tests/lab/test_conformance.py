@@ -46,7 +46,8 @@ def test_pacemaker_passes(unfenced: Cluster) -> None:
     done = lab.run(
         NODE, *AS_BROKER, "env", f"PYTHONPATH={Path(FAULTS).parent}",
         PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=short", "--durations=10",
-        "-p", "qpid_ha_broker.coordination.conformance.plugin", "--pyargs", "qpid_ha_broker.coordination.conformance", "--coordinator", "pacemaker:conformance",
+        "-p", "qpid_ha_broker.coordination.conformance.plugin",
+        "--pyargs", "qpid_ha_broker.coordination.conformance", "--coordinator", "pacemaker:conformance",
         "--coordinator-setting", "ha.coordinator-timeout=1s", "--coordinator-faults", "node_faults:partition",
         timeout_s=LIMIT_S, check=False,
     )  # fmt: skip
