@@ -319,7 +319,6 @@ def _attach_publisher(
         _check_leads(connection, relay, terminus.address)
     if _is_mere_replica(connection) and terminus.address != MANAGEMENT and not may_be_elsewhere:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
-    link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     handler: ReceivingLink
     if terminus.coordinator or terminus.address == COORDINATOR:
         handler = CoordinatorLink(connection, link, relay)
