@@ -133,7 +133,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
             return
         self.replenish()
 
-    def finished(self, count: int) -> None:
+    def peer_settled(self, count: int) -> None:
         """Its publisher has settled so many: they take no credit any more."""
         self.replenish()
 

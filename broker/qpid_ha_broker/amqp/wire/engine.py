@@ -103,7 +103,7 @@ class Receiving(Protocol):
     def aborted(self, delivery: Delivery) -> None:
         """The peer took back a message of which parts had come."""
 
-    def finished(self, count: int) -> None:
+    def peer_settled(self, count: int) -> None:
         """The peer has settled so many messages whose outcome it knows; heard on links where it settles first."""
 
 
@@ -140,7 +140,7 @@ class EachTransfer:
         for delivery, payload, settled, state in batch:
             transfer(delivery, payload, settled, state)
 
-    def finished(self, count: int) -> None:
+    def peer_settled(self, count: int) -> None:
         """Nothing is to be done about it."""
 
 
@@ -477,7 +477,7 @@ class Engine:
         if settlements and (consuming := self._consuming.get(pointer)) is not None:
             consuming.settlements(settlements)
         elif settlements and pointer in _second:
-            link.finished(_finish([delivery for delivery, _, _ in settlements]))
+            link.peer_settled(_finish([delivery for delivery, _, _ in settlements]))
         return count
 
     def _tell_unusual(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
