@@ -139,12 +139,12 @@ def test_what_is_left_unsettled_goes_with_the_link_and_the_message_stays(
     client.send_all(link, "a")
     link.close()
     broker.settle_down()
-    assert engine._second <= before
+    assert set(engine._second) <= before
     again = second(client)
     client.send_all(again, "b")
     client.vanish()
     broker.settle_down()
-    assert engine._second <= before
+    assert set(engine._second) <= before
     assert queued_bodies(broker.queue("q")) == ["a", "b"]
 
 
@@ -160,4 +160,4 @@ def test_a_link_that_we_end_with_answers_open_leaves_nothing(client: PairedClien
     settle(client, *sent)
     link.close()
     broker.settle_down()
-    assert engine._second <= before
+    assert set(engine._second) <= before

@@ -179,7 +179,8 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     # What a command asks for may be much.
     is_costly = isinstance(receiving, ManagementLink | CoordinatorLink)
     late = answer_late if isinstance(receiving, CoordinatorLink) else None
-    connection.engine.attach_receiving(link, receiving, is_costly=is_costly, answer_late=late)
+    on_settled = receiving.replenish if isinstance(receiving, ReceivingLink) else None
+    connection.engine.attach_receiving(link, receiving, is_costly=is_costly, answer_late=late, on_settled=on_settled)
     if isinstance(receiving, IncomingLink):
         node = None if receiving.target is None else receiving.target.node
         _answer_committed(connection, receiving, receiving.hosted, node, before)

@@ -158,7 +158,7 @@ class FarPublisher(ClientFarLink[AnyFar], ReceivingLink, EachDisposition):
             self._most_bytes = self.far.remote_max_message_size
         self.link.max_message_size = self.max_message_bytes
         self.link.open()
-        self.connection.engine.attach_receiving(self.link, self)
+        self.connection.engine.attach_receiving(self.link, self, on_settled=self.replenish)
         self.replenish()
 
     def _arrived(self, upstream: AnyFar, far: proton.Link) -> None:

@@ -133,10 +133,6 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
             return
         self.replenish()
 
-    def peer_settled(self, count: int) -> None:
-        """Its publisher has settled so many: they take no credit any more."""
-        self.replenish()
-
     def confirm(self) -> bool:
         """Settle what is committed and replenish the credit; returns whether something still waits."""
         waiting = self._unconfirmed
@@ -237,7 +233,7 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         """Give the credit that is due, as far as the rate of the user allows, and return it: for the rest the link is
         asked again when the user may send more."""
         if self.link.rcv_settle_mode == proton.Link.RCV_SECOND:
-            due = self._room_until_settled(due)
+            due = min(due, _room_until_settled(self, self._credit))
         rate = self._use.rate
         if rate is not None and self.is_paced:
             due = rate.take(self, due, engine.credit(self.link))
@@ -245,12 +241,6 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
             engine.give_credit(self.link, due)
             self.connection.touch()
         return due
-
-    def _room_until_settled(self, due: int) -> int:
-        """Of the credit that is due, what a publisher may have that settles what it has our answer to: what it has not
-        settled takes credit, too, for it is remembered here."""
-        most = self._credit or self.connection.container.settings.publisher_credit
-        return max(min(due, most - engine.credit(self.link) - engine.unsettled_on(self.link)), 0)
 
     @property
     def _is_held_back(self) -> bool:
@@ -635,6 +625,13 @@ class IncomingLink(ReceivingLink):
             container.starved[self] = None
             return False
         return container.has_room(self)
+
+
+def _room_until_settled(endpoint: ReceivingLink, most: int) -> int:
+    """How much more credit a publisher may have that settles before we do: what it has not settled takes credit, too,
+    for it is remembered here. `most`: in all, 0: as any publisher."""
+    most = most or endpoint.connection.container.settings.publisher_credit
+    return max(most - engine.credit(endpoint.link) - engine.unsettled_on(endpoint.link), 0)
 
 
 def _session_of(connection: Connection, relay: RelayRequest | None) -> str:

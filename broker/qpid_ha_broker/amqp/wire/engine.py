@@ -75,9 +75,10 @@ _beyond: dict[Any, int] = {}
 """By the link of a consumer that has given credit beyond CREDIT_MOST: how much there is of that since its last flow.
 Below 0, of one that has taken back credit for what was on its way: how much was missing at its last flow."""
 
-_second: set[Any] = set()
+_second: dict[Any, Callable[[], object]] = {}
 """Links on which the peer sends messages and wants to settle before we do (AMQP 1.0 section 2.7.3,
-receiver-settle-mode second): what is said of a message there stays unsettled until the peer has settled it."""
+receiver-settle-mode second): what is said of a message there stays unsettled until the peer has settled it. With whom
+is to hear that it has."""
 
 OnFault = Callable[[Exception], None]
 """Who counts and logs a bug of ours."""
@@ -102,9 +103,6 @@ class Receiving(Protocol):
 
     def aborted(self, delivery: Delivery) -> None:
         """The peer took back a message of which parts had come."""
-
-    def peer_settled(self, count: int) -> None:
-        """The peer has settled so many messages whose outcome it knows; heard on links where it settles first."""
 
 
 class Consuming(Receiving, Protocol):
@@ -139,9 +137,6 @@ class EachTransfer:
         transfer = self.transfer
         for delivery, payload, settled, state in batch:
             transfer(delivery, payload, settled, state)
-
-    def peer_settled(self, count: int) -> None:
-        """Nothing is to be done about it."""
 
 
 class EachDisposition:
@@ -215,6 +210,10 @@ def _nobody(_: Any) -> bool:
     return False
 
 
+def _do_nothing() -> None:
+    """There is nobody to tell."""
+
+
 class Engine:
     """One AMQP connection. Not thread-safe; after `close` nothing may be called."""
 
@@ -258,7 +257,8 @@ class Engine:
         """Let go of everything that C holds."""
         for pointer in self._sending if _beyond else ():
             _beyond.pop(pointer, None)
-        _second.difference_update(self._receiving if _second else ())
+        for pointer in self._receiving if _second else ():
+            _second.pop(pointer, None)
         self._receiving.clear()
         self._sending.clear()
         self._consuming.clear()
@@ -477,7 +477,8 @@ class Engine:
         if settlements and (consuming := self._consuming.get(pointer)) is not None:
             consuming.settlements(settlements)
         elif settlements and pointer in _second:
-            link.peer_settled(_finish([delivery for delivery, _, _ in settlements]))
+            _finish([delivery for delivery, _, _ in settlements])
+            _second[pointer]()
         return count
 
     def _tell_unusual(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
@@ -548,17 +549,19 @@ class Engine:
         *,
         is_costly: bool = False,
         answer_late: AnswerLate | None = None,
+        on_settled: Callable[[], object] | None = None,
     ) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work.
 
-        If our answer says receiver-settle-mode second, what is settled here is so when the peer has settled it.
+        If our answer says receiver-settle-mode second, what is settled here is so when the peer has settled it:
+        `on_settled` is told then.
 
         `answer_late`: who answers what comes when the link has ended on our side; None: it is released.
         """
         self._receiving[link._impl] = handler
         self._ended.forget(link._impl)
         if lib.pn_link_rcv_settle_mode(link._impl) == lib.PN_RCV_SECOND:
-            _second.add(link._impl)
+            _second[link._impl] = on_settled or _do_nothing
         if answer_late is not None:
             self._ended.requests[link._impl] = answer_late
         if is_costly:
@@ -594,7 +597,7 @@ class Engine:
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
         _beyond.pop(link._impl, None)
-        _second.discard(link._impl)
+        _second.pop(link._impl, None)
 
 
 def unsettled_on(link: proton.Link) -> int:
@@ -715,7 +718,7 @@ def _link(event: Any) -> proton.Link:
 def _new_link(event: Any) -> proton.Link:
     pointer = lib.pn_event_link(event)
     _beyond.pop(pointer, None)  # of a link that is no more, and was at the same place
-    _second.discard(pointer)
+    _second.pop(pointer, None)
     return _link(event)
 
 
@@ -747,12 +750,10 @@ def _settle_said(delivery: Delivery) -> None:
         _settle(delivery)
 
 
-def _finish(deliveries: Sequence[Delivery]) -> int:
-    """The peer has settled these. Those of which we have said something are forgotten; returns how many. (Of the
-    others, which it gives up, something will be said: they are settled then.)"""
-    said = [delivery for delivery in deliveries if lib.pn_delivery_local_state(delivery)]
-    forget_all(said)
-    return len(said)
+def _finish(deliveries: Sequence[Delivery]) -> None:
+    """The peer has settled these. Those of which we have said something are forgotten. (Of the others, which it gives
+    up, something will be said: they are settled then.)"""
+    forget_all([delivery for delivery in deliveries if lib.pn_delivery_local_state(delivery)])
 
 
 def return_with(delivery: Delivery, name: str) -> None:
