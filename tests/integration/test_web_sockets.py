@@ -24,6 +24,7 @@ from web_socket_client import WebSocketClient
 pytestmark = pytest.mark.direct_only("the HTTP port is about the broker that is asked")
 
 SASLPASSWD = shutil.which("saslpasswd2") or shutil.which("saslpasswd2", path="/usr/sbin:/sbin") or "saslpasswd2"
+NODE_DIRECTORY = Path(__file__).parent / "node"
 HANDSHAKE_S = 1
 SHOP = "https://shop.example.org"
 
@@ -87,6 +88,17 @@ def test_what_a_web_client_sends_others_get(url: str, broker: RunningBroker) -> 
     assert receiver.receive(timeout=LIMIT_S).body == "from the web"
     receiver.accept()
     connection.close()
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (NODE_DIRECTORY / "node_modules" / "rhea").exists(),
+    reason="Node or rhea is missing: ./dev setup installs them",
+)
+def test_rhea_speaks_over_the_web_socket_of_its_platform(url: str) -> None:
+    command = ["node", "--experimental-websocket", str(NODE_DIRECTORY / "web_socket.js")]
+    command += [f"{url.replace('http', 'ws')}/amqp", "rhea"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (result.returncode, result.stdout) == (0, "[1,200000]\n"), result.stderr
 
 
 def test_text_is_refused_and_a_ping_is_answered(url: str, broker: RunningBroker) -> None:

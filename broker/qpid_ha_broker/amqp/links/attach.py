@@ -30,6 +30,7 @@ from qpid_ha_broker.amqp.nodes.terminus import (
     SHARED,
     Filters,
     Terminus,
+    answer_coordinator,
     answer_source,
     answer_terminus,
     read_filters,
@@ -323,6 +324,7 @@ def _attach_publisher(
     handler: ReceivingLink
     if terminus.coordinator or terminus.address == COORDINATOR:
         handler = CoordinatorLink(connection, link, relay)
+        answer_coordinator(link.target)
     elif terminus.address == MANAGEMENT:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
         handler = ManagementLink(connection, link, relay)

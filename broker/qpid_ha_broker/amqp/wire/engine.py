@@ -412,6 +412,8 @@ class Engine:
         if self._is_broken:
             return
         self._is_broken = True
+        for pointer in self._receiving if _second else ():
+            _second.pop(pointer, None)
         for links in (self._receiving, self._sending, self._consuming):
             links.clear()
         self.guard(partial(handler.malformed, INTERNAL_ERROR, BUG))
@@ -424,7 +426,7 @@ class Engine:
         """A bug came up on one link: the others go on, if that one can be ended. Raises `error` if not."""
         if self.on_fault is None or not self.end_failed(pointer):
             raise error
-        for links in (self._receiving, self._sending, self._consuming):
+        for links in (self._receiving, self._sending, self._consuming, _second):
             links.pop(pointer, None)
         self.on_fault(error)
 
