@@ -12,6 +12,7 @@ from qpid_ha_agent.cli.coordinator import coordinator
 from qpid_ha_agent.cli.diagnose import diagnose_command
 from qpid_ha_agent.cli.exchange import exchange
 from qpid_ha_agent.cli.invocation import CommandGroup, Invocation, common_options, facts_of
+from qpid_ha_agent.cli.messages import message_commands
 from qpid_ha_agent.cli.output import print_document, print_facts, value_text
 from qpid_ha_agent.cli.pause import pause, resume
 from qpid_ha_agent.cli.queue import queue
@@ -79,7 +80,8 @@ single = (
     activation,
     tls,
 )
-for command in (*commands, *set_commands, *single, acl, token, user, diagnose_command, support_bundle):
+others = (acl, token, user, diagnose_command, support_bundle)
+for command in (*commands, *set_commands, *message_commands, *single, *others):
     admin.add_command(command)
 
 
