@@ -225,8 +225,8 @@ def _print_figures(figures: PerfFigures, histogram: bool) -> None:
     for title, latencies in (("send to confirmation", figures.confirm), ("send to receipt", figures.transit)):
         if not latencies.count:
             continue
-        found = "  ".join(f"{name} {value:g}" for name, value in latencies.summary_ms().items())
-        click.echo(f"\n{title}, ms:  {found}")
+        quantiles = "  ".join(f"{name} {value:g}" for name, value in latencies.summary_ms().items())
+        click.echo(f"\n{title}, ms:  {quantiles}")
         rows = latencies.histogram() if histogram else []
         most = max((count for _, count in rows), default=1)
         for end_ms, count in rows:

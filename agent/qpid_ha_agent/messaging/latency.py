@@ -44,8 +44,8 @@ class Latencies:
 
     def summary_ms(self) -> dict[str, float]:
         """The quantiles and the longest, in milliseconds."""
-        found = {name: self.quantile_us(part) for name, part in QUANTILES} | {"max": self.most_us}
-        return {name: round(value / 1000, 3) for name, value in found.items()}
+        times_us = {name: self.quantile_us(part) for name, part in QUANTILES} | {"max": self.most_us}
+        return {name: round(time_us / 1000, 3) for name, time_us in times_us.items()}
 
     def histogram(self) -> list[tuple[float, int]]:
         """For each power of two of microseconds: its end in milliseconds, and how many took less; those between the

@@ -30,14 +30,14 @@ class MessageOptions(NamedTuple):
     annotations: Mapping[str, object] = {}
 
 
-def read_pairs(texts: Iterable[str], what: str) -> dict[str, object]:
+def read_pairs(texts: Iterable[str], kind: str) -> dict[str, object]:
     """`NAME=VALUE` each: true, false, whole numbers and fractions are what they look like, all else is text, and so is
     what is in double quotes. Raises MakingError."""
     pairs: dict[str, object] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name:
-            raise MakingError(f"{what} {text!r:.80} is not NAME=VALUE")
+            raise MakingError(f"{kind}: {text!r:.80} is not NAME=VALUE")
         pairs[name] = read_value(value)
     return pairs
 
