@@ -257,12 +257,12 @@ def _line(invocation: Invocation, ca: str | None) -> Iterator[MessageLine]:
 def _failures() -> Iterator[None]:
     """What comes of a broker, as an exit code."""
     from qpid_ha_agent.broker_address import AddressError
-    from qpid_ha_agent.messaging.exchange import Refusal
+    from qpid_ha_agent.messaging.exchange import RefusedByBroker
     from qpid_ha_config.errors import ConfigError
 
     try:
         yield
-    except Refusal as refusal:
+    except RefusedByBroker as refusal:
         raise CliFailure(str(refusal), NO) from None
     except Forbidden as problem:
         raise CliFailure(str(problem), MAY_NOT) from None

@@ -34,7 +34,7 @@ _OUTCOMES: Final = {
 }
 
 
-class Refusal(Exception):
+class RefusedByBroker(Exception):
     """The broker does not want what was asked for: a link, or a message. The text is its reason."""
 
 
@@ -52,7 +52,7 @@ class SendResult(NamedTuple):
 
 
 class MessageLine:
-    """A connection to a broker, for one command. All methods raise Refusal, Unreachable, TimedOut or Forbidden."""
+    """A connection to a broker, for one command. All methods raise RefusedByBroker, Unreachable, TimedOut or Forbidden."""
 
     def __init__(self, broker: Address, login: Login, timeout_s: float) -> None:
         self._broker, self._timeout_s = broker, timeout_s
@@ -150,7 +150,7 @@ class MessageLine:
             raise TimedOut(f"no answer from {self._broker} within {self._timeout_s:g} s") from None
         except proton.utils.LinkDetached as detached:
             condition = detached.link.remote_condition
-            raise Refusal(text_of(condition) or "the broker has ended the link, and does not say why") from None
+            raise RefusedByBroker(text_of(condition) or "the broker has ended the link, and does not say why") from None
         except (proton.ProtonException, OSError) as error:
             text = str(error)
             if "unauthorized" in text or "uthentication failed" in text:
