@@ -52,7 +52,7 @@ class SendResult(NamedTuple):
 
 
 class MessageLine:
-    """A connection to a broker, for one command. All methods raise RefusedByBroker, Unreachable, TimedOut or Forbidden."""
+    """A connection to a broker, for one command. Methods raise RefusedByBroker, Unreachable, TimedOut or Forbidden."""
 
     def __init__(self, broker: Address, login: Login, timeout_s: float) -> None:
         self._broker, self._timeout_s = broker, timeout_s

@@ -23,13 +23,19 @@ from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 
 
 class WebSocketTransport(asyncio.Transport):
-    """What a client's protocol writes to: in binary messages, and with a close frame as the last word."""
+    """What a client's protocol writes to: in binary messages, and with a close frame as the last word.
+
+    The socket is closed when the client has said its last word, too (RFC 6455 section 7.1.1), or after the time that
+    the client's protocol gives it.
+    """
 
     def __init__(self, below: asyncio.Transport) -> None:
         super().__init__()
         self._below = below
         self._has_ended = False
         """Our close frame has been written."""
+        self._is_closing = False
+        """Nothing is worked on any more."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Nothing may follow a close frame."""
@@ -47,9 +53,16 @@ class WebSocketTransport(asyncio.Transport):
             self._has_ended = True
             self._below.write(close_frame(end))
 
+    def heard_end(self, end: WebSocketEnd) -> None:
+        """The client has said its last word, or one that makes no sense."""
+        self.say_end(end)
+        self._is_closing = True
+        self._below.close()
+
     def close(self) -> None:
         self.say_end(WebSocketEnd(CloseCode.NORMAL))
-        self._below.close()
+        self._is_closing = True
+        self._below.resume_reading()
 
     def write_eof(self) -> None:
         self.say_end(WebSocketEnd(CloseCode.NORMAL))
@@ -62,7 +75,7 @@ class WebSocketTransport(asyncio.Transport):
         self._below.abort()
 
     def is_closing(self) -> bool:
-        return self._below.is_closing()
+        return self._is_closing or self._below.is_closing()
 
     def pause_reading(self) -> None:
         self._below.pause_reading()
@@ -98,18 +111,17 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         received, transport = self._reader.feed(data), self._transport
-        if received.data:
-            self._client.data_received(received.data)
         if transport is None:
             return
+        if received.data and not transport.is_closing():
+            self._client.data_received(received.data)
         if received.ping is not None:
             transport.pong(received.ping)
         if received.end is not None:
             if received.end.problem:
                 self._refusals.warning("%s dropped: %s", self._client.peer, received.end.problem)
-            transport.say_end(received.end)
+            transport.heard_end(received.end)
             self._client.eof_received()
-            transport.close()
 
     def eof_received(self) -> bool:
         return self._client.eof_received()

@@ -56,6 +56,8 @@ class AmqpUpgrade:
         if transport is not None:
             transport.write("\r\n".join((*head, "", "")).encode())
             WebSocketProtocol(client, self._broker.notices.refusals).take_over(transport)
+        else:
+            self._broker.admission.gone(client)
         await asyncio.sleep(0)  # this is cancelled: see `hand_over`
         raise ConnectionResetError("the connection speaks WebSockets")
 
