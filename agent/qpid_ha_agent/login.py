@@ -39,6 +39,11 @@ class Login(NamedTuple):
     tls: Tls = Tls()
 
 
+def nobody() -> Login:
+    """Of who does not log in."""
+    return Login("", None)
+
+
 def resolve(host: str) -> frozenset[str]:
     """The addresses of a host; none if it has no name or the name service is silent."""
     try:

@@ -132,15 +132,21 @@ def open_connection(broker: Address, login: Login, timeout_s: float, **options: 
     Raises AddressError, and what Proton raises.
     """
     return proton.utils.BlockingConnection(
-        str(broker),
-        timeout=timeout_s,
-        container=_make_container(),
-        user=login.user or None,
-        password=login.password if login.user else None,
-        allow_insecure_mechs=False,
-        ssl_domain=_tls_domain(login) if broker.is_tls else None,
-        **options,
+        str(broker), timeout=timeout_s, container=_make_container(), **connect_options(broker, login), **options
     )
+
+
+def connect_options(broker: Address, login: Login) -> dict[str, Any]:
+    """Of a container's `connect`: who we are, and how TLS is spoken. A password goes in clear over TLS alone.
+
+    Raises AddressError.
+    """
+    return {
+        "user": login.user or None,
+        "password": login.password if login.user else None,
+        "allow_insecure_mechs": False,
+        "ssl_domain": _tls_domain(login) if broker.is_tls else None,
+    }
 
 
 def _make_container() -> Any:

@@ -42,6 +42,7 @@ QueueArgument = str | int | float | bool
 HIDDEN = "********"
 """What is shown for a secret."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_ORIGIN = re.compile(r"(https?)://(?:[a-z0-9.-]+|\[[0-9a-f:]+\])(?::[0-9]{1,5})?", re.ASCII)
 MOST_REPLICAS = 100
 AUTO = -1
 """The number for a size that the broker chooses."""
@@ -371,6 +372,18 @@ def _parse_patterns(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
+def _parse_origins(value: object) -> tuple[str, ...]:
+    """As browsers write them: a scheme, a host, and a port that is not the usual one; nothing behind it."""
+    origins = []
+    for part in _parse_patterns(value):
+        match = _ORIGIN.fullmatch(part.lower())
+        if match is None:
+            raise ValueError(f"{part!r:.80} is no origin")
+        usual = {"http": ":80", "https": ":443"}[match[1]]
+        origins.append(part.lower().removesuffix(usual))
+    return tuple(dict.fromkeys(origins))
+
+
 _KERNEL_USES = choice("auto", "off", "required")
 KERNEL_USE = Kind(_KERNEL_USES.expected, _parse_kernel_use)
 BOOLEAN = Kind("true or false", parse_boolean)
@@ -419,6 +432,7 @@ SET_RULES = Kind(
 POLICIES = Kind(
     "a mapping of patterns to numbers such as {audit-*: 5, '*': 3}", _parse_policies, lambda policies: dict(policies)
 )
+ORIGINS = Kind("a list of origins such as https://shop.example.org,https://test.example.org:8443", _parse_origins, list)
 PATTERNS = Kind("a list of patterns of names such as orders.*,audit; an empty one for none", _parse_patterns, list)
 QUEUE_ARGUMENTS = Kind("a mapping such as {qpid.max_count: 1000}", _parse_queue_arguments, dict)
 REMOTE_NODES = Kind(

@@ -73,6 +73,8 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "HTTP and metrics": {
         "admin.listen": "Where the page, the metrics and requests over HTTP are; left out: nowhere.",
+        "admin.amqp": "Clients may speak AMQP over WebSockets there, at `/amqp`.",
+        "admin.amqp-origins": "Sites whose pages may do so; programs, which name none, may in any case.",
         "admin.tokens": "The file of tokens for it, which `qpid-ha token` writes.",
         "metrics.queues": "Patterns of names of the queues that have metrics of their own.",
         "metrics.max-queues": "Of those at most so many, the older ones.",

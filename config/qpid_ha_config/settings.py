@@ -38,6 +38,7 @@ from qpid_ha_config.kinds import (
     MECHANISM_LIST,
     MOST_REPLICAS,
     NAME,
+    ORIGINS,
     PATH,
     PATTERNS,
     PEERS,
@@ -163,6 +164,10 @@ class AdminSettings:
     """None: there is no such port."""
     tokens: Path | None = setting("admin.tokens", PATH)
     """Who may do what there: `qpid-ha token` writes it. None: nobody gets more than what load balancers ask."""
+    amqp: bool = setting("admin.amqp", BOOLEAN, False)
+    """Clients may speak AMQP over WebSockets there, at `/amqp`."""
+    amqp_origins: tuple[str, ...] = setting("admin.amqp-origins", ORIGINS, ())
+    """Sites whose pages may do so, as browsers name them; programs, which name none, may in any case."""
 
 
 @dataclass(frozen=True)
@@ -638,11 +643,16 @@ def _check_admin(settings: BrokerSettings) -> None:
         if not address.is_tls and not address.is_loopback and admin.tokens is not None:
             problem = f"tokens would pass through the network in the clear to {address}"
             raise SettingsError("admin.listen", f"{problem}: make it https, or listen on loopback only")
+    if admin.amqp and not admin.listen:
+        raise SettingsError("admin.amqp", "there is no port for it: set admin.listen")
+    if admin.amqp_origins and not admin.amqp:
+        raise SettingsError("admin.amqp-origins", "AMQP is not spoken there: set admin.amqp: true")
 
 
 def _check_logins(settings: BrokerSettings) -> None:
     """Secure by default: whoever opens a port to the network says who may come in."""
-    for address in settings.listen:
+    web_listen = settings.admin.listen if settings.admin.amqp else ()
+    for address in (*settings.listen, *web_listen):
         if settings.mechanisms_for(address):
             continue
         if settings.sasl.mechanisms is not None:
@@ -654,7 +664,8 @@ def _check_logins(settings: BrokerSettings) -> None:
         ways = "set sasl.users-db (made with saslpasswd2), or sasl.allow-anonymous: true to let everybody in"
         if address.is_tls:
             ways = f"set tls.ca and tls.require-client-certificate, or {ways}"
-        raise SettingsError("listen", f"nobody could log in at {address}: {ways}, or listen on loopback only")
+        key = "admin.amqp" if address in web_listen else "listen"
+        raise SettingsError(key, f"nobody could log in at {address}: {ways}, or listen on loopback only")
 
 
 def _check_access(settings: BrokerSettings) -> None:

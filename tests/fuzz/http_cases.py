@@ -13,7 +13,7 @@ from qpid_ha_config.tokens import TokenRole
 
 PATHS: Final = (
     "/", "/events", "/queues", "/rpc", "/metrics", "/live", "/ready", "/primary", "/replica", "/in-sync",
-    "/page/page.css", "/page/main.js", "/page/broker.js",
+    "/page/page.css", "/page/main.js", "/page/broker.js", "/amqp",
 )  # fmt: skip
 PUBLIC: Final = frozenset({"/live", "/ready", "/primary", "/replica", "/in-sync", "/"})
 """What is answered without a token, with all below /page/."""

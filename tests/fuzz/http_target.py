@@ -139,7 +139,7 @@ def http_target() -> Iterator[HttpTarget]:
     with tempfile.TemporaryDirectory(prefix="qpid-ha-fuzz-") as name:
         directory = Path(name)
         tokens = write_tokens(directory / "tokens")
-        admin = {"admin": {"listen": "http://127.0.0.1:0", "tokens": str(directory / "tokens")}}
+        admin = {"admin": {"listen": "http://127.0.0.1:0", "tokens": str(directory / "tokens"), "amqp": True}}
         with RunningCluster(directory, 2, agents=True, settings=admin) as cluster:
             cluster.wait_whole()
             broker = cluster.the_primary()

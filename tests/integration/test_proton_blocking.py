@@ -175,12 +175,16 @@ def test_a_consumer_that_settles_second_hears_that_its_answer_counts(client: Blo
     assert client.browse(address) == []
 
 
-def test_a_publisher_that_asks_for_a_second_settlement_is_told_that_there_is_none(
+def test_a_publisher_that_settles_first_hears_an_outcome_and_then_has_the_broker_settle(
     client: BlockingClient, address: str
 ) -> None:
     sender = client.sender(address, options=[SettleSecond()])
-    assert sender.link.remote_rcv_settle_mode == Link.RCV_FIRST
-    assert client.offer(sender, "a").state == Delivery.ACCEPTED
+    assert sender.link.remote_rcv_settle_mode == Link.RCV_SECOND
+    delivery = sender.link.send(Message("a"))
+    client.wait(lambda: delivery.remote_state == Delivery.ACCEPTED)
+    assert not delivery.settled
+    delivery.settle()
+    assert bodies(client.consume(address)) == ["a"]
 
 
 def test_at_most_once_needs_no_answers(client: BlockingClient, management: Management, address: str) -> None:

@@ -182,8 +182,8 @@ class SimulatedBroker(Broker):
         self.container.steady = SteadyClock(lambda: clock.wall_ms() / 1000, clock.monotonic_s)
         self.set_time()
         self._node = node
-        self._listeners = self.simulated = SimulatedListeners(
-            self.admission, self._listeners.descriptors, self.notices.refusals
+        self.listeners = self.simulated = SimulatedListeners(
+            self.admission, self.listeners.descriptors, self.notices.refusals
         )
         self.control = DirectControl(settings.control_socket, self.control.methods)
         self.connections.attach = self._attach_seen

@@ -9,6 +9,7 @@ import pytest
 
 from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, status, subscribe, symbols
+from paired_transactions import PairedCoordinator
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.connections.nodes import NodeSettings
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
@@ -311,3 +312,27 @@ def test_a_relay_accepts_in_order_what_waits_for_two_logs(
         logs[name].acknowledge("store", logs[name].last_lsn)
         broker.settle_down()
         assert [delivery.settled for delivery in deliveries] == settled
+
+
+def test_a_coordinator_says_what_it_can_whatever_is_hoped_for(broker: PairedBroker, client: PairedClient) -> None:
+    """And can it: a transaction over two sessions, beside another one."""
+    link = client.session.sender("hopes")
+    link.target.type = proton.Terminus.COORDINATOR
+    link.target.capabilities.put_object(symbols("amqp:distributed-transactions", "amqp:promotable-transactions"))
+    client.attach(link)
+    has = symbols("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
+    assert value(link.remote_target.capabilities) == has
+    coordinator = PairedCoordinator(client)
+    first, second = coordinator.declare(), coordinator.declare()
+    sender = client.sender("q")
+    coordinator.publish(sender, first)
+    other: Any = client.connection.session()
+    other.open()
+    beside = other.sender("beside")
+    beside.target.address = "q"
+    client.attach(beside)
+    coordinator.publish(beside, first)
+    coordinator.publish(beside, second)
+    assert coordinator.discharge(second, fails=True).remote_state == proton.Delivery.ACCEPTED
+    assert coordinator.discharge(first).remote_state == proton.Delivery.ACCEPTED
+    assert broker.queue("q").messages.count == 2

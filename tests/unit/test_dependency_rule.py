@@ -30,6 +30,7 @@ CLIENT, CLIENT_CORE = "qpid_ha_client", "qpid_ha_client.core"
 PIPELINE = "qpid_ha_pipeline"
 WIRE = "qpid_ha_broker.amqp.wire"
 SECTIONS = (f"{WIRE}.sections", f"{WIRE}.conditions")  # what is in a message, without links
+SHOWN = (f"{WIRE}.values", f"{WIRE}.message_facts")  # ... as people and JSON have it
 CLIENT_END = (f"{WIRE}.engine", f"{WIRE}.values", f"{WIRE}.conditions")
 CONFIG = "qpid_ha_config"
 VERSION = "qpid_ha_broker.__version__"  # of the release, whichever distribution it came with
@@ -73,7 +74,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     CLIENT: (CLIENT_CORE,),
     CLIENT_CORE: (),
     KERNEL: (),
-    AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, *SECTIONS, f"{WIRE}.values", CONFIG, VERSION),
+    AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, *SECTIONS, *SHOWN, CONFIG, VERSION),
     PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *CLIENT_END, CONFIG, KERNEL, VERSION),
 }
 

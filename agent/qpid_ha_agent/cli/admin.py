@@ -16,6 +16,7 @@ from qpid_ha_agent.cli.definitions import definitions
 from qpid_ha_agent.cli.diagnose import diagnose_command
 from qpid_ha_agent.cli.exchange import exchange
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
+from qpid_ha_agent.cli.messages import message_commands
 from qpid_ha_agent.cli.output import print_document
 from qpid_ha_agent.cli.pause import pause, resume
 from qpid_ha_agent.cli.queue import queue
@@ -40,7 +41,8 @@ class _AdminGroup(CommandGroup):
             "support-bundle",
         ),
         "Queues and clients": (
-            "queue", "exchange", "definitions", "connections", "session", "remote-nodes", "replicate",
+            "queue", "exchange", "send", "receive", "perf", "definitions", "connections", "session", "remote-nodes",
+            "replicate",
         ),
         "Who leads": ("promote", "demote", "switchover", "activation", "coordinator"),
         "Resource sets": ("set", "replicas", "rebalance", "drain", "undrain"),
@@ -92,7 +94,8 @@ single = (
     activation,
     tls,
 )
-for command in (*commands, *set_commands, *single, acl, token, user, diagnose_command, support_bundle):
+others = (acl, token, user, diagnose_command, support_bundle)
+for command in (*commands, *set_commands, *message_commands, *single, *others):
     admin.add_command(command)
 
 

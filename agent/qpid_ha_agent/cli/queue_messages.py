@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -27,6 +27,9 @@ from qpid_ha_agent.cli.invocation import (
 from qpid_ha_agent.cli.output import cell, print_document, print_outcome, print_rows
 from qpid_ha_agent.message_file import FileDamaged, MessageFile, end_line, header_line, message_line
 from qpid_ha_config.addresses import ADMIN_PORTS, Address, parse_broker
+
+if TYPE_CHECKING:
+    from qpid_ha_agent.login import Login
 
 COLUMNS = ("id", "state", "age_s", "size", "deliveries", "subject", "body")
 BODY_SHOWN = 40
@@ -276,7 +279,7 @@ def import_queue(invocation: Invocation, path: Path, name: str, run: str) -> Non
         raise CliFailure(f"{path}, {problem}; nothing was sent", NO) from None
     except OSError as error:
         raise CliFailure(f"cannot read {path}: {error.strerror or error}", NO) from None
-    place = _amqp(invocation)
+    place = amqp_place(invocation)
     facts_of(invocation.call("queues", action="read", name=name))
     sent = 0
     try:
@@ -301,9 +304,9 @@ def import_queue(invocation: Invocation, path: Path, name: str, run: str) -> Non
     print_outcome({"queue": name, "messages": sent}, text, invocation.format)
 
 
-def _amqp(invocation: Invocation) -> tuple[Address, Any]:
+def amqp_place(invocation: Invocation) -> tuple[Address, Login]:
     """Where to publish, and as whom: at the broker's first plain listener where its control socket is meant."""
-    from qpid_ha_agent.login import Login, find_login
+    from qpid_ha_agent.login import find_login, nobody
 
     broker = find_broker(invocation.broker)
     if isinstance(broker, Address):
@@ -316,7 +319,7 @@ def _amqp(invocation: Invocation) -> tuple[Address, Any]:
             address = parse_broker(text)
             if not address.is_tls:
                 wild = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-                return address._replace(host=wild.get(address.host, address.host)), Login("", None)
+                return address._replace(host=wild.get(address.host, address.host)), nobody()
     raise CliFailure(
         f"it listens at no plain AMQP address ({cell(', '.join(listening))}): give -b amqps://USER@HOST", UNREACHABLE
     )

@@ -18,7 +18,7 @@ _SHOWN: Final = """
     tls.certificate tls.ca tls.require-client-certificate tls.versions tls.ciphers
     store.enabled store.segment-size store.consolidate-at store.memory store.io-uring
     deduplication.producers sessions.max-timeout sessions.max
-    admin.listen metrics.queues metrics.max-queues
+    admin.listen admin.amqp admin.amqp-origins metrics.queues metrics.max-queues
     ha.cluster ha.brokers-url ha.public-url ha.replicate replication-rules ha.backup-timeout ha.min-in-sync
     ha.confirm-dequeue ha.clients ha.mechanism ha.queue-replication ha.store-error ha.dirty-store ha.auto-recover
     ha.frame-stream

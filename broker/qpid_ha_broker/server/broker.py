@@ -110,7 +110,7 @@ class Broker:
         descriptors = Descriptors.current()
         self.admission: Admission[ClientProtocol] = Admission(_admission_limits(settings, descriptors))
         self.notices = NoticeLog()
-        self._listeners = Listeners(self.admission, descriptors, self.notices.refusals)
+        self.listeners = Listeners(self.admission, descriptors, self.notices.refusals)
         access = AccessRules(self, self.container.access, self.connections, reread_access)
         audit = AuditLog(settings.audit.file, settings.name)
         self.files = ReloadedFiles(Engines(self.current, self.notices.fault), access, audit)
@@ -161,7 +161,7 @@ class Broker:
         self._settings = settings
         if not self.is_loaded:  # nobody but access control has other settings by then
             return []
-        self.admission.limits = _admission_limits(settings, self._listeners.descriptors)
+        self.admission.limits = _admission_limits(settings, self.listeners.descriptors)
         self.container.change_settings(container_settings(settings))
         self.membership.change_settings(settings)
         self._set_naming()
@@ -249,7 +249,7 @@ class Broker:
         for address in self._settings.listen:
             engines = self.files.engines.for_listener(address)
             is_shared = self._settings.workers.is_shared(address)
-            await self._listeners.listen(address, partial(ClientProtocol, self, engines), is_shared=is_shared)
+            await self.listeners.listen(address, partial(ClientProtocol, self, engines), is_shared=is_shared)
 
     async def stop(self) -> None:
         """Settle what can be settled, tell every client, and wait for them at most `stop-timeout`.
@@ -266,7 +266,7 @@ class Broker:
         if self.sets is not None:
             served += self.sets.served()
         patience_s = self._settings.stop_timeout_s if served else min(self._settings.stop_timeout_s, PARTING_S)
-        self._listeners.close()
+        self.listeners.close()
         for protocol in self.admission.unopened:
             if protocol.connection is None:
                 protocol.abort()
@@ -331,7 +331,7 @@ class Broker:
     async def _close_listeners(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
-        self._listeners.close()
+        self.listeners.close()
         self.files.engines.close()
 
     @property
@@ -344,7 +344,7 @@ class Broker:
     @property
     def listening(self) -> list[str]:
         """The addresses in use, with the real port where 0 was asked."""
-        return self._listeners.addresses
+        return self.listeners.addresses
 
     @property
     def connection_count(self) -> int:

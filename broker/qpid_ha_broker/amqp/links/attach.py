@@ -30,6 +30,7 @@ from qpid_ha_broker.amqp.nodes.terminus import (
     SHARED,
     Filters,
     Terminus,
+    answer_coordinator,
     answer_source,
     answer_terminus,
     read_filters,
@@ -179,7 +180,8 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     # What a command asks for may be much.
     is_costly = isinstance(receiving, ManagementLink | CoordinatorLink)
     late = answer_late if isinstance(receiving, CoordinatorLink) else None
-    connection.engine.attach_receiving(link, receiving, is_costly=is_costly, answer_late=late)
+    on_settled = receiving.replenish if isinstance(receiving, ReceivingLink) else None
+    connection.engine.attach_receiving(link, receiving, is_costly=is_costly, answer_late=late, on_settled=on_settled)
     if isinstance(receiving, IncomingLink):
         node = None if receiving.target is None else receiving.target.node
         _answer_committed(connection, receiving, receiving.hosted, node, before)
@@ -319,10 +321,10 @@ def _attach_publisher(
         _check_leads(connection, relay, terminus.address)
     if _is_mere_replica(connection) and terminus.address != MANAGEMENT and not may_be_elsewhere:
         raise AmqpError(NOT_ALLOWED, f"{_REPLICA}: publish and have transactions there")
-    link.rcv_settle_mode = proton.Link.RCV_FIRST  # what we do, whatever the publisher would like (section 2.7.3)
     handler: ReceivingLink
     if terminus.coordinator or terminus.address == COORDINATOR:
         handler = CoordinatorLink(connection, link, relay)
+        answer_coordinator(link.target)
     elif terminus.address == MANAGEMENT:
         answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
         handler = ManagementLink(connection, link, relay)

@@ -93,8 +93,7 @@ class CoordinatorLink(ReceivingLink):
         if isinstance(answer, AmqpError):
             self.end(answer)
             return
-        answer.put(delivery)
-        engine.forget(delivery)
+        answer.settle(delivery)
         self.answered()
 
     def closed(self, *, lost: bool) -> None:

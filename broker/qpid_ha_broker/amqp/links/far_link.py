@@ -101,7 +101,8 @@ class ClientFarLink(FarLink[AnyFar]):
         far.source.copy(near.remote_source)
         far.target.copy(near.remote_target)
         far.snd_settle_mode = near.remote_snd_settle_mode
-        far.rcv_settle_mode = near.remote_rcv_settle_mode
+        # A publisher that settles before who receives does so with this broker, which settles what it has sent on.
+        far.rcv_settle_mode = proton.Link.RCV_FIRST if near.is_receiver else near.remote_rcv_settle_mode
         return far
 
     def _near_as_far(self, far: proton.Link) -> None:
@@ -152,12 +153,12 @@ class FarPublisher(ClientFarLink[AnyFar], ReceivingLink, EachDisposition):
         return min(own, self._most_bytes) if self._most_bytes else own
 
     def _open_near(self) -> None:
-        self.link.rcv_settle_mode = proton.Link.RCV_FIRST
+        self.link.rcv_settle_mode = self.link.remote_rcv_settle_mode
         if self.far is not None:
             self._most_bytes = self.far.remote_max_message_size
         self.link.max_message_size = self.max_message_bytes
         self.link.open()
-        self.connection.engine.attach_receiving(self.link, self)
+        self.connection.engine.attach_receiving(self.link, self, on_settled=self.replenish)
         self.replenish()
 
     def _arrived(self, upstream: AnyFar, far: proton.Link) -> None:

@@ -232,6 +232,9 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
     def _give_credit(self, due: int) -> int:
         """Give the credit that is due, as far as the rate of the user allows, and return it: for the rest the link is
         asked again when the user may send more."""
+        if self.link.rcv_settle_mode == proton.Link.RCV_SECOND:
+            most = self._credit or self.connection.container.settings.publisher_credit
+            due = min(due, _room_until_settled(self.link, most))
         rate = self._use.rate
         if rate is not None and self.is_paced:
             due = rate.take(self, due, engine.credit(self.link))
@@ -623,6 +626,12 @@ class IncomingLink(ReceivingLink):
             container.starved[self] = None
             return False
         return container.has_room(self)
+
+
+def _room_until_settled(link: proton.Link, most: int) -> int:
+    """How much more credit a publisher may have that settles before we do, and may have `most` in all: what it has not
+    settled takes credit, too, for it is remembered here."""
+    return max(most - engine.credit(link) - engine.unsettled_on(link), 0)
 
 
 def _session_of(connection: Connection, relay: RelayRequest | None) -> str:

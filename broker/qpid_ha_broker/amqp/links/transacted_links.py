@@ -202,8 +202,7 @@ class RelayedPublishes:
         near = self.take(work)
         if outcome is not None:
             if near is not None:
-                outcome.put(near)
-                engine.forget(near)
+                outcome.settle(near)
             work.transaction.refused(work, outcome)
             return True
         if near is not None:

@@ -7,7 +7,7 @@ that would change what the link means, the link is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import proton
 
@@ -67,6 +67,10 @@ class Terminus(NamedTuple):
         return bool(self.capabilities & QUEUE_CAPABILITIES)
 
 
+COORDINATOR_CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
+"""Several transactions at a time, and each over all sessions of its connection."""
+
+
 def read_terminus(terminus: proton.Terminus) -> Terminus:
     """Read a remote source or target."""
     return Terminus(
@@ -102,6 +106,11 @@ def answer_terminus(
     own.properties.clear()
     if properties:
         own.properties.put_object(properties)
+
+
+def answer_coordinator(own: proton.Terminus) -> None:
+    """What a coordinator can, whatever the peer hopes for (AMQP 1.0 section 4.5.8): nothing of another broker's."""
+    _put_symbols(own.capabilities, COORDINATOR_CAPABILITIES)
 
 
 def answer_source(own: proton.Terminus, remote: proton.Terminus, filters: Filters) -> None:

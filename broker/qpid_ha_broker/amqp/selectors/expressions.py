@@ -14,6 +14,7 @@ from typing import NamedTuple
 from qpid_ha_broker.amqp.selectors import logic
 from qpid_ha_broker.amqp.selectors.like import count_sought, cut, like_matcher
 from qpid_ha_broker.amqp.selectors.logic import MAX_INTEGER, Evaluate, SelectorError
+from qpid_ha_broker.amqp.wire.jms_ids import IDENTIFIERS, canonical_id
 
 MAX_NESTING = 100
 _QUOTED_CHARACTERS = 40
@@ -75,6 +76,7 @@ def negation(_not: Token, part: Expression) -> Expression:
 
 def comparison(left: Expression, symbol: Token, right: Expression) -> Expression:
     """`a = b`, and the other five signs."""
+    left, right = _as_id(left, right), _as_id(right, left)
     return _joined(SelectorKind.CONDITION, _comparison(left, symbol.text, right), left, right)
 
 
@@ -86,7 +88,7 @@ def between(value: Expression, negate: Token | None, low: Expression, high: Expr
 
 def among(value: Expression, negate: Token | None, *elements: Expression) -> Expression:
     """`a [NOT] IN (b, c)`."""
-    evaluate = logic.among(value.evaluate, [element.constant for element in elements])
+    evaluate = logic.among(value.evaluate, [_as_id(element, value).constant for element in elements])
     return _negated_if(negate, _joined(SelectorKind.CONDITION, evaluate, value))
 
 
@@ -167,6 +169,14 @@ def _comparison(left: Expression, symbol: str, right: Expression) -> Evaluate:
         if isinstance(right.constant, str):
             return logic.comparison_with_string(symbol, name, right.constant)
     return logic.comparison(symbol, left.evaluate, right.evaluate)
+
+
+def _as_id(part: Expression, other: Expression) -> Expression:
+    """A literal that is compared with the id of a message says the same in several ways: see `jms_ids`."""
+    if isinstance(part.constant, str) and other.kind is SelectorKind.PROPERTY and other.identifiers <= IDENTIFIERS:
+        text = canonical_id(part.constant)
+        return part._replace(constant=text, evaluate=logic.constant(text))
+    return part
 
 
 def _escape_character(token: Token) -> str:

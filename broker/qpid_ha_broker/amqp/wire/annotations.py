@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.wire.sections import (
     MessageSections,
     annotations_at,
 )
-from qpid_ha_broker.amqp.wire.values import value_of
+from qpid_ha_broker.amqp.wire.values import is_uuid
 from qpid_ha_broker.model.transactions.transaction import Message
 
 DELIVERY_TIME: Final = "x-opt-delivery-time"
@@ -37,21 +37,6 @@ _INTEGERS: Final = (
     int, proton.ulong, proton.uint, proton.ushort, proton.ubyte, proton.int32, proton.short, proton.byte,
 )  # fmt: skip
 """Exactly these: a boolean, a timestamp and a character are numbers to Python."""
-
-
-def _type_of(encoded: bytes) -> type:
-    data = proton.Data()
-    data.decode(encoded)
-    return type(value_of(data))
-
-
-_UUID: Final = _type_of(b"\x98" + bytes(16))
-"""What Proton makes of a uuid: its module is not for pure packages, for it can also make new ones."""
-
-
-def is_uuid(value: object) -> bool:
-    """Whether Proton has read it as a uuid."""
-    return isinstance(value, _UUID)
 
 
 def annotated(
@@ -113,7 +98,7 @@ def _producer(value: object) -> bytes:
         name = str(value).encode("utf-8", "surrogatepass")
     elif isinstance(value, bytes | memoryview):
         name = bytes(value)
-    elif isinstance(value, _UUID):
+    elif is_uuid(value):
         name = str(value).encode()
     else:
         raise _wrong(PRODUCER, "a string, a symbol, a binary or a uuid", value)

@@ -75,6 +75,11 @@ _beyond: dict[Any, int] = {}
 """By the link of a consumer that has given credit beyond CREDIT_MOST: how much there is of that since its last flow.
 Below 0, of one that has taken back credit for what was on its way: how much was missing at its last flow."""
 
+_second: dict[Any, Callable[[], object]] = {}
+"""Links on which the peer sends messages and wants to settle before we do (AMQP 1.0 section 2.7.3,
+receiver-settle-mode second): what is said of a message there stays unsettled until the peer has settled it. With whom
+is to hear that it has."""
+
 OnFault = Callable[[Exception], None]
 """Who counts and logs a bug of ours."""
 
@@ -205,6 +210,10 @@ def _nobody(_: Any) -> bool:
     return False
 
 
+def _do_nothing() -> None:
+    """There is nobody to tell."""
+
+
 class Engine:
     """One AMQP connection. Not thread-safe; after `close` nothing may be called."""
 
@@ -248,6 +257,8 @@ class Engine:
         """Let go of everything that C holds."""
         for pointer in self._sending if _beyond else ():
             _beyond.pop(pointer, None)
+        for pointer in self._receiving if _second else ():
+            _second.pop(pointer, None)
         self._receiving.clear()
         self._sending.clear()
         self._consuming.clear()
@@ -401,6 +412,8 @@ class Engine:
         if self._is_broken:
             return
         self._is_broken = True
+        for pointer in self._receiving if _second else ():
+            _second.pop(pointer, None)
         for links in (self._receiving, self._sending, self._consuming):
             links.clear()
         self.guard(partial(handler.malformed, INTERNAL_ERROR, BUG))
@@ -413,7 +426,7 @@ class Engine:
         """A bug came up on one link: the others go on, if that one can be ended. Raises `error` if not."""
         if self.on_fault is None or not self.end_failed(pointer):
             raise error
-        for links in (self._receiving, self._sending, self._consuming):
+        for links in (self._receiving, self._sending, self._consuming, _second):
             links.pop(pointer, None)
         self.on_fault(error)
 
@@ -465,6 +478,9 @@ class Engine:
                     return count
         if settlements and (consuming := self._consuming.get(pointer)) is not None:
             consuming.settlements(settlements)
+        elif settlements and pointer in _second:
+            _finish([delivery for delivery, _, _ in settlements])
+            _second[pointer]()
         return count
 
     def _tell_unusual(self, pointer: Any, delivery: Delivery, link: Receiving) -> None:
@@ -535,13 +551,19 @@ class Engine:
         *,
         is_costly: bool = False,
         answer_late: AnswerLate | None = None,
+        on_settled: Callable[[], object] | None = None,
     ) -> None:
         """From now on `handler` gets the messages that come on `link`. `is_costly`: each may mean much work.
+
+        If our answer says receiver-settle-mode second, what is settled here is so when the peer has settled it:
+        `on_settled` is told then.
 
         `answer_late`: who answers what comes when the link has ended on our side; None: it is released.
         """
         self._receiving[link._impl] = handler
         self._ended.forget(link._impl)
+        if lib.pn_link_rcv_settle_mode(link._impl) == lib.PN_RCV_SECOND:
+            _second[link._impl] = on_settled or _do_nothing
         if answer_late is not None:
             self._ended.requests[link._impl] = answer_late
         if is_costly:
@@ -577,6 +599,7 @@ class Engine:
         self._costly.discard(link._impl)
         self._sending.pop(link._impl, None)
         _beyond.pop(link._impl, None)
+        _second.pop(link._impl, None)
 
 
 def unsettled_on(link: proton.Link) -> int:
@@ -695,7 +718,9 @@ def _link(event: Any) -> proton.Link:
 
 
 def _new_link(event: Any) -> proton.Link:
-    _beyond.pop(lib.pn_event_link(event), None)  # of a link that is no more, and was at the same place
+    pointer = lib.pn_event_link(event)
+    _beyond.pop(pointer, None)  # of a link that is no more, and was at the same place
+    _second.pop(pointer, None)
     return _link(event)
 
 
@@ -718,7 +743,19 @@ _LAST_EVENTS = {kind: _EVENTS[kind] for kind in (lib.PN_CONNECTION_REMOTE_CLOSE,
 def settle(delivery: Delivery, state: int) -> None:
     """Tell the peer what became of a message, and forget the delivery."""
     _update(delivery, state)
-    _settle(delivery)
+    _settle_said(delivery)
+
+
+def _settle_said(delivery: Delivery) -> None:
+    """Forget a delivery of which we have said what became of it; where the peer settles first, once it has."""
+    if not _second or _link_of(delivery) not in _second or _is_settled(delivery):
+        _settle(delivery)
+
+
+def _finish(deliveries: Sequence[Delivery]) -> None:
+    """The peer has settled these. Those of which we have said something are forgotten. (Of the others, which it gives
+    up, something will be said: they are settled then.)"""
+    forget_all([delivery for delivery in deliveries if lib.pn_delivery_local_state(delivery)])
 
 
 def return_with(delivery: Delivery, name: str) -> None:
@@ -759,7 +796,7 @@ class Outcome(NamedTuple):
     def settle(self, delivery: Delivery) -> None:
         """Say so of `delivery`, and forget it."""
         self.put(delivery)
-        _settle(delivery)
+        _settle_said(delivery)
 
 
 def _put_condition(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
@@ -805,8 +842,12 @@ def clear_answer(link: proton.Link) -> None:
 
 
 def accept_all(deliveries: Sequence[Delivery]) -> None:
-    """Settle each as accepted; Proton tells the peer of neighbours in one frame."""
-    batch_writer().update(deliveries, ACCEPTED, True)
+    """Settle each as accepted, all of one link; Proton tells the peer of neighbours in one frame."""
+    if _second and deliveries and _link_of(deliveries[0]) in _second:
+        for delivery in deliveries:
+            settle(delivery, ACCEPTED)
+    else:
+        batch_writer().update(deliveries, ACCEPTED, True)
 
 
 def say_accepted(deliveries: Sequence[Delivery]) -> None:
@@ -904,7 +945,7 @@ def set_local_data(delivery: Delivery, state: int, values: list[object], settle_
     data.put_object(values)
     lib.pn_delivery_update(delivery, state)
     if settle_now:
-        lib.pn_delivery_settle(delivery)
+        _settle_said(delivery)
 
 
 def read_data(data: Any) -> object:

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import proton
 
-from qpid_ha_broker.amqp.wire.annotations import is_uuid
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.sections import (
     APPLICATION_PROPERTIES,
@@ -24,7 +23,7 @@ from qpid_ha_broker.amqp.wire.sections import (
     PROPERTIES,
     section_at,
 )
-from qpid_ha_broker.amqp.wire.values import value_end, value_of
+from qpid_ha_broker.amqp.wire.values import is_uuid, value_end, value_of
 
 SECTION_BYTES: Final = 8 * 1024
 """Of a section that is decoded as a whole."""

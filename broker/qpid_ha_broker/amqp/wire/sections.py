@@ -16,6 +16,7 @@ from typing import NamedTuple
 import proton
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
+from qpid_ha_broker.amqp.wire.jms_ids import IDENTIFIERS, id_text
 from qpid_ha_broker.amqp.wire.values import compound_at, is_simple, places, simple_value, value_end
 from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, format_of
 
@@ -244,7 +245,8 @@ class MessageSections:
         if name in _HEADER_IDENTIFIERS:
             return _HEADER_IDENTIFIERS[name](self.header(payload))
         if name in _PROPERTY_IDENTIFIERS:
-            return _property(payload, _PROPERTY_IDENTIFIERS[name])
+            value = _property(payload, _PROPERTY_IDENTIFIERS[name])
+            return _JMS_TEXTS[name](value) if name in _JMS_TEXTS else value
         return self.properties(payload).get(name)
 
     def lookup(self, payload: bytes) -> Callable[[str], object]:
@@ -285,7 +287,20 @@ _PROPERTY_IDENTIFIERS = {
     "amqp.group_id": 10,
     "JMSXGroupID": 10,
     "JMSXGroupSeq": 11,
+    "JMSXUserID": 1,
 }
+
+
+def _user_text(value: object) -> str | None:
+    """`user-id`, which is binary, as JMS has it."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else None
+
+
+_JMS_TEXTS: dict[str, Callable[[object], object]] = {
+    **dict.fromkeys(IDENTIFIERS, id_text),
+    "JMSXUserID": _user_text,
+}
+"""What JMS has as text, whatever its type of AMQP is."""
 
 
 def _property(payload: bytes, field: int) -> object:

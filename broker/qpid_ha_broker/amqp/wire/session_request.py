@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import proton
 
-from qpid_ha_broker.amqp.wire.annotations import is_uuid
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, AmqpError
+from qpid_ha_broker.amqp.wire.values import is_uuid
 
 SESSIONS_CAPABILITY: Final = "qpid.sessions"
 SESSION: Final = "qpid.session"

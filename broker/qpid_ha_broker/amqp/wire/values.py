@@ -28,6 +28,21 @@ def value_of(data: proton.Data) -> object:
         raise DecodeError(f"a value cannot be read: {error}") from error
 
 
+def _type_of(encoded: bytes) -> type:
+    data = proton.Data()
+    data.decode(encoded)
+    return type(value_of(data))
+
+
+_UUID: Final = _type_of(b"\x98" + bytes(16))
+"""What Proton makes of a uuid: its module is not for pure packages, for it can also make new ones."""
+
+
+def is_uuid(value: object) -> bool:
+    """Whether Proton has read it as a uuid."""
+    return isinstance(value, _UUID)
+
+
 def listed(value: object) -> list[object]:
     """The elements of a field that holds several: AMQP sends none as null, and one without an array around it."""
     if isinstance(value, proton.Array):

@@ -84,6 +84,17 @@ class Listeners:
             place.socket.close()
         self._places.clear()
 
+    def admit(self, protocol: ClientProtocol, descriptor: int, address: str) -> bool:
+        """A client that has come in at another port, as of HTTP: whether there is room for it as for one of these."""
+        if descriptor >= self.descriptors.for_clients:
+            self._refusals.warning("%s turned away: %s", address, _no_descriptors(self.descriptors.limit))
+            return False
+        if self._admission.is_full and not self._make_room("others are waiting"):
+            return False
+        protocol.peer = address
+        self._admission.accepted(protocol, address, time.monotonic())
+        return True
+
     # --- accepting
 
     def _accept(self, place: _Place) -> None:

@@ -1,4 +1,5 @@
-"""The HTTP port: JSON-RPC for administrators, a web page, answers for load balancers, metrics. On with `admin.listen`.
+"""The HTTP port: JSON-RPC for administrators, a web page, answers for load balancers, metrics, and with `admin.amqp`
+clients over WebSockets. On with `admin.listen`.
 
 Nothing else of the broker imports this module, or aiohttp, before that.
 """
@@ -14,7 +15,6 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -27,13 +27,15 @@ from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
 from qpid_ha_broker.metrics.queue_listing import ListingError, QueueListing
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
+from qpid_ha_broker.server.http.amqp_upgrade import PATH, AmqpUpgrade
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
 from qpid_ha_broker.server.http.http_roles import needed_role
-from qpid_ha_broker.server.http.http_slots import RETRY_AFTER_S, RequestSlots
+from qpid_ha_broker.server.http.http_slots import RequestSlots
 from qpid_ha_broker.server.http.http_tokens import TokenFile, WrongTokens
 from qpid_ha_broker.server.http.metrics_source import MetricsSource, process_pieces
 from qpid_ha_broker.server.http.page_files import PAGE_HEADERS, PREFIX, PageFile, read_page_files
 from qpid_ha_broker.server.http.queue_lists import QueueLists
+from qpid_ha_broker.server.http.refusals import RETRY, HttpRefusal, is_own_page
 from qpid_ha_broker.server.http.state_news import LISTENERS_MAX, StateNews, event_text
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 from qpid_ha_broker.server.runtime.slices import in_slices
@@ -49,7 +51,6 @@ BODY_LIMIT_S: Final = 10.0
 ANSWER_LIMIT_S: Final = 60.0
 """For an answer to be taken; a stream may take as long as it wants."""
 CHUNK_BYTES: Final = 64 * 1024
-_RETRY: Final = {"Retry-After": str(RETRY_AFTER_S)}
 HEALTH: Final = frozenset({"/live", "/ready", "/primary", "/replica", "/in-sync"})
 """Answered also where there is no room for anybody else."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -63,16 +64,6 @@ class Page(NamedTuple):
 
     methods: tuple[str, ...]
     handler: Handler
-
-
-class HttpRefusal(Exception):
-    """No answer but this; `problem` says what to do."""
-
-    def __init__(self, status: int, problem: str, headers: Mapping[str, str] = {}) -> None:
-        super().__init__(problem)
-        self.status = status
-        self.problem = problem
-        self.headers = headers
 
 
 @dataclass(slots=True)
@@ -114,6 +105,7 @@ class AdminPort:
             "/primary": Page(looking, self._health(health.is_primary)),
             "/replica": Page(looking, self._replica),
             "/in-sync": Page(looking, self._health(health.is_in_sync)),
+            **({PATH: Page(("GET",), AmqpUpgrade(broker).handle)} if broker.current().admin.amqp else {}),
             **{path: Page(looking, _file(file)) for path, file in read_page_files().items()},
         }
 
@@ -153,7 +145,7 @@ class AdminPort:
         page = self._pages.get(request.path)
         try:
             if in_reserve and request.path not in HEALTH:
-                raise HttpRefusal(503, "too many connections are open: try again", _RETRY)
+                raise HttpRefusal(503, "too many connections are open: try again", RETRY)
             response = await self._answer(request, page)
         except HttpRefusal as refusal:
             response = _json(refusal.status, {"error": refusal.problem}, refusal.headers)
@@ -293,7 +285,7 @@ class AdminPort:
         """For a request that is under way from now on. Raises HttpRefusal when there are too many."""
         refusal = self._slots.take(entry.name)
         if refusal is not None:
-            raise HttpRefusal(refusal.status, refusal.problem, _RETRY)
+            raise HttpRefusal(refusal.status, refusal.problem, RETRY)
 
     async def _stream(self, request: web.BaseRequest, reply: bytes, stream: Stream) -> web.StreamResponse:
         """A line for the answer, and one for each note, until the caller goes or there is nothing more to tell."""
@@ -419,16 +411,9 @@ def _in_chunks(pieces: Iterable[str]) -> Generator[None, None, list[bytes]]:
 def _check_same_site(request: web.BaseRequest) -> None:
     """A page of another site has its reader's browser send this; our own, and programs, are let in."""
     origin, fetched_for = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
-    is_foreign = origin is not None and not _is_of(origin, request.headers.get("Host", ""))
+    is_foreign = origin is not None and not is_own_page(origin, request.headers.get("Host", ""))
     if is_foreign or fetched_for not in ("none", "same-origin"):
         raise HttpRefusal(403, "requests from pages of other sites are refused")
-
-
-def _is_of(origin: str, host: str) -> bool:
-    try:
-        return urlsplit(origin).netloc == host
-    except ValueError:  # half an IPv6 address, say: no browser has such a site
-        return False
 
 
 async def _body(request: web.BaseRequest) -> bytes:

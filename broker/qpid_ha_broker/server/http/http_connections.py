@@ -55,16 +55,19 @@ def _make_request(
 class HttpConnection(web.RequestHandler):
     """One connection, and whether it is at work."""
 
-    __slots__ = ("busy", "coming", "in_reserve", "owner", "quiet_since_s", "served")
+    __slots__ = ("address", "busy", "coming", "in_reserve", "owner", "quiet_since_s", "served")
 
-    def __init__(self, owner: HttpConnections, server: web.Server, coming: asyncio.Task[Any] | None) -> None:
-        """`coming`: makes it."""
+    def __init__(
+        self, owner: HttpConnections, server: web.Server, coming: asyncio.Task[Any] | None, address: Address
+    ) -> None:
+        """`coming`: makes it. `address`: of the listener, as the settings have it."""
         super().__init__(
             server, loop=asyncio.get_running_loop(), keepalive_timeout=SILENCE_S, access_log=None,  # type: ignore[arg-type]  # it stands for no such log
             lingering_time=1.0,
             auto_decompress=False, logger=log,
         )  # fmt: skip
         self.owner = owner
+        self.address = address
         self.busy = False
         """A request is being answered."""
         self.coming = coming
@@ -77,6 +80,13 @@ class HttpConnection(web.RequestHandler):
         """The connection is there, and TLS is spoken where it has to be."""
         super().connection_made(transport)
         self.owner.opened(self)
+
+    def hand_over(self) -> asyncio.Transport | None:
+        """The connection speaks another protocol from now on, and is not one of these any more: what is written and
+        read. Whoever answers its request is cancelled. None: it is gone already."""
+        transport, self.transport = self.transport, None  # aiohttp would close it
+        self.connection_lost(None)
+        return transport
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is gone."""
@@ -150,7 +160,7 @@ class HttpConnections:
             raise SettingsError("admin.listen", f"{address}: {error.strerror or error}; is it in use?") from error
         self._places += places
         for place in places:
-            loop.add_reader(place, self._accept, place, address.is_tls)
+            loop.add_reader(place, self._accept, place, address)
         port = places[0].getsockname()[1]
         self.addresses.append(str(address._replace(port=port)))
 
@@ -171,7 +181,7 @@ class HttpConnections:
 
     # --- accepting
 
-    def _accept(self, place: socket.socket, is_tls: bool) -> None:
+    def _accept(self, place: socket.socket, address: Address) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connection, _peer = place.accept()
@@ -183,11 +193,11 @@ class HttpConnections:
             if self._count >= CONNECTIONS_MAX and not self._make_room() and self._count >= CONNECTIONS_MAX + RESERVE:
                 self.refused_total += 1
                 with suppress(OSError):
-                    if not is_tls:
+                    if not address.is_tls:
                         connection.send(_NO_ROOM)
                 connection.close()
                 continue
-            coming = asyncio.get_running_loop().create_task(self._take(connection, is_tls))
+            coming = asyncio.get_running_loop().create_task(self._take(connection, address))
             self._coming[coming] = time.monotonic()
             coming.add_done_callback(self._has_come)
 
@@ -224,11 +234,11 @@ class HttpConnections:
         longest.force_close()
         return True
 
-    async def _take(self, connection: socket.socket, is_tls: bool) -> None:
-        loop = asyncio.get_running_loop()
+    async def _take(self, connection: socket.socket, address: Address) -> None:
+        loop, is_tls = asyncio.get_running_loop(), address.is_tls
         try:
             await loop.connect_accepted_socket(
-                lambda: HttpConnection(self, self._server, asyncio.current_task()),
+                lambda: HttpConnection(self, self._server, asyncio.current_task(), address),
                 connection,
                 ssl=self._tls if is_tls else None,
                 ssl_handshake_timeout=HANDSHAKE_S if is_tls else None,
