@@ -18,6 +18,7 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
+from qpid_ha_broker.amqp.nodes.terminus import Terminus, terminus_of_message
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -568,28 +569,28 @@ class IncomingLink(ReceivingLink):
             address = sections.to(payload)
             if not address:
                 raise AmqpError(NOT_FOUND, "a message for the anonymous relay needs an address in `to`")
-            target = self._find(address)
+            target = self._find(address, terminus_of_message(sections, payload))
         elif not target.hosted.is_there(target.node):
             raise AmqpError(RESOURCE_DELETED, f"{target.node.name} was deleted")
         if isinstance(target.node, Queue):
             return target.hosted, target.node, ""
         return target.hosted, target.node, sections.routing_key(payload) if target.key is None else target.key
 
-    def check_may_publish(self, address: str) -> Subject:
+    def check_may_publish(self, address: str, terminus: Terminus | None) -> Subject:
         """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there, and
         AmqpError where nobody can: a message cannot be sent to the broker's own addresses, only a link be attached."""
         container, subject = self._container, self._subject
         if is_own(address):
             raise no_such_address(address)
-        container.access.check(subject, Permission.PUBLISH, container.nodes.name_of(address))
+        container.access.check(subject, Permission.PUBLISH, *container.nodes.access(address, terminus))
         return subject
 
-    def _find(self, address: str) -> Target:
+    def _find(self, address: str, terminus: Terminus | None) -> Target:
         """Where the message of an anonymous relay goes. Raises AmqpError or ModelError."""
         relay, name = self._relay, self.hosted.name
-        subject = self.check_may_publish(address)
+        subject = self.check_may_publish(address, terminus)
         try:
-            target = self._container.nodes.find_to_publish(address, subject)
+            target = self._container.nodes.find_to_publish(address, subject, terminus)
         except AttachWaits as waits:
             raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
         except ServedElsewhere as elsewhere:

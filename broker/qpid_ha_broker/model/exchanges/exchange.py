@@ -25,15 +25,15 @@ from qpid_ha_broker.model.work import Task
 MAX_PATTERN_BYTES = 255
 """Of the key of a new topic binding; AMQP before 1.0 had the same limit."""
 MAX_QUEUES = 5000
-"""To which one message may go: for more it takes so long that nobody is served meanwhile. Where keys do not say more, to
-which one exchange may lead."""
+"""To which one message may go: for more it takes so long that nobody is served meanwhile. Where keys say nothing about
+that, to which one exchange may lead."""
 MAX_HEADERS_ARGUMENTS = 10_000
 """Of all bindings of one headers exchange: each is compared with every message."""
 UNINDEXED_LENGTH = 100
 """Bindings of a queue that is gone that routing forgets together."""
 MAX_SELECTORS_COST = 20_000
-"""Of all selectors that one message may meet, each of which is evaluated then: see `CompiledSelector`. Where keys do not
-say more, of all different ones of one exchange."""
+"""Of all selectors that one message may meet, each of which is evaluated then: see `CompiledSelector`. Where keys say
+nothing about that, of all different ones of one exchange."""
 MAX_SELECTED_BINDINGS = 100
 """Of one queue to one exchange, if one of them has a selector: which of them match is found for every message."""
 MATCH_ARGUMENT = "x-match"
@@ -143,6 +143,10 @@ class Exchange(ABC):
         """How many bindings lead to that queue."""
         return len(self._keys_of_queue.get(queue, ()))
 
+    def keys_of(self, queue: int) -> list[str]:
+        """The keys by which bindings lead to that queue, the oldest first."""
+        return list(self._keys_of_queue.get(queue, ()))
+
     def bindings(self) -> list[Binding]:
         """All bindings, the oldest first."""
         return list(self._bindings.values())
@@ -174,11 +178,13 @@ class Exchange(ABC):
         return True
 
     def _costs_too_much(self, _binding: Binding, _cost: int) -> bool:
-        """Whether one message might cost more than MAX_SELECTORS_COST with that binding, of an exchange that has more."""
+        """Whether one message might cost more than MAX_SELECTORS_COST with that binding, of an exchange that
+        has more."""
         return True
 
-    def _weigh(self, queue: int, key: str, cost: int) -> None:
+    def _weigh(self, _queue: int, _key: str, _cost: int) -> None:
         """The selector of a binding costs so much now; 0: it has none."""
+        return
 
     def __len__(self) -> int:
         """How many bindings there are."""

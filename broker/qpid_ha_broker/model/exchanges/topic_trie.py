@@ -8,9 +8,10 @@ still too much where many patterns with many `#` meet a key of many words: such 
 A key's words are separated by dots; `*` stands for exactly one word, `#` for any number, none included. The empty key
 has no words.
 
-How much one key can lead to is known without asking any: a place holds the most that a key may meet from there on. Where
-no `#` lies before it, a key takes one word of several, so the largest of them counts, beside what `*` and `#` add; below
-a `#` it may meet all that is there. So the bound is never too low, and topics apart from each other do not add up.
+How much one key can lead to is known without asking any: a node holds the most that a key may meet from there on.
+Where no `#` lies before it, a key takes one word of several, so the largest of them counts, beside what `*` and `#`
+add; below a `#` it may meet all that is there. The bound is never too low, and topics apart from each other do not add
+up.
 """
 
 from __future__ import annotations
