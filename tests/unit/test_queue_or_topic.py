@@ -139,7 +139,7 @@ def test_topics_are_subscribed_to_by_patterns(client: PairedClient) -> None:
         send(client, sender(client, topic, "topic", name=topic), topic)
     received = {pattern: bodies(client, link) for pattern, link in found.items()}
     everything = ["a.b", "a", "a.b.c"]
-    two_words = dict.fromkeys(("a.*", "*.b", "a.b"), ["a.b"])
+    two_words = {pattern: ["a.b"] for pattern in ("a.*", "*.b", "a.b")}
     assert received == {**two_words, "a.#": everything, "#": everything, "b.#": []}
 
 
@@ -425,6 +425,21 @@ def test_without_auto_create_a_topic_has_to_be_declared_or_allowed_by_a_rule() -
     for number, address in enumerate(["amq.topic/a.b", "news.1", "jobs.1", "declared"]):
         assert condition(sender(client, address, name=f"is there {number}")) is None
     assert condition(sender(client, None, "temporary-topic", name="own", dynamic=True)) is None
+
+
+def test_topics_alone_can_be_let_be_without_being_declared() -> None:
+    """`auto-create: false` for queues, and topics for who asks for them: what Qpid JMS needs there."""
+    broker = with_rules(
+        AddressRule("{name}", NodeKind.QUEUE, "{name}"),
+        AddressRule("{name}", NodeKind.TOPIC, "{name}", auto_create=True),
+        auto_create=False,
+    )
+    client = broker.connect()
+    subscriber = consumer(client, "a.*", "topic")
+    send(client, sender(client, "a.b", "topic", name="t"), "x")
+    assert bodies(client, subscriber) == ["x"]
+    for number, capabilities in enumerate(((), ("queue",))):
+        assert condition(sender(client, "a.b", *capabilities, name=str(number))) == "amqp:not-found"
 
 
 def test_no_create_makes_neither_a_queue_nor_a_topic(broker: PairedBroker, client: PairedClient) -> None:
