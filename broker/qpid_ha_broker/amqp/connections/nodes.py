@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from qpid_ha_broker.access.address_rules import BUILT_IN, AddressRule, NodeKind
+from qpid_ha_broker.access.address_rules import BUILT_IN, AddressRule, Named, NodeKind
 from qpid_ha_broker.access.rules import ANONYMOUS_LOGIN, AccessControl, Permission, Subject, permissions_of_arguments
 from qpid_ha_broker.access.user_limits import UserLimits
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
@@ -71,6 +71,9 @@ class Target:
 class Meaning(NamedTuple):
     """What an address means, be there something or not."""
 
+    address: str
+    asked: NodeKind | None
+    """What the link asks for; None: it does not say."""
     kind: NodeKind | None
     """None: whatever is called so; if nothing is, a queue may be made."""
     name: str
@@ -116,46 +119,43 @@ class Nodes:
 
     def meaning(self, address: str, terminus: Terminus | None = None) -> Meaning:
         """What a link to `address` means. Raises AmqpError, InvalidArgument."""
-        kind = None if terminus is None else terminus.kind
-        named = self._named(address, kind)
+        asked = None if terminus is None else terminus.kind
+        named = self._named(address, asked)
         if named is not None:
-            return named
+            return Meaning(address, asked, *named)
         for rule in self.settings.address_rules:
             of_rule = rule.apply(address)
             if of_rule is None:
                 continue
-            contradicts = kind is not None and of_rule.kind is not NodeKind.EXCHANGE and of_rule.kind is not kind
+            contradicts = asked is not None and of_rule.kind is not NodeKind.EXCHANGE and of_rule.kind is not asked
             if contradicts and rule.keeps_name:
                 continue
             if contradicts:
                 text = f"{address} means a {of_rule.kind.value} by the rule {rule.address}, and the link asks for a"
-                raise AmqpError(PRECONDITION_FAILED, f"{text} {_text(kind)}: leave that capability out, or correct it")
-            named = self._named(of_rule.name, of_rule.kind)
-            if of_rule.kind is NodeKind.EXCHANGE or named is None:
-                return Meaning(*of_rule, rule)
-            return named._replace(rule=rule)
-        return Meaning(kind, address)
+                raise AmqpError(PRECONDITION_FAILED, f"{text} {_text(asked)}: leave that capability out, or correct it")
+            named = None if of_rule.kind is NodeKind.EXCHANGE else self._named(of_rule.name, of_rule.kind)
+            return Meaning(address, asked, *(named or of_rule), rule)
+        return Meaning(address, asked, asked, address)
 
-    def _named(self, address: str, kind: NodeKind | None) -> Meaning | None:
+    def _named(self, address: str, kind: NodeKind | None) -> Named | None:
         """What is called so, other than a queue where a topic is asked for; None: nothing that is known here."""
         catalog = self._catalog
         if is_for_notices(address):
-            return Meaning(NodeKind.EXCHANGE, NOTICE_EXCHANGE, address.partition("/")[2] or None)
+            return Named(NodeKind.EXCHANGE, NOTICE_EXCHANGE, address.partition("/")[2] or None)
         if kind is not NodeKind.TOPIC and self.has_queue(address):
-            return Meaning(NodeKind.QUEUE, address)
+            return Named(NodeKind.QUEUE, address, None)
         if address in catalog.exchanges:
-            return Meaning(NodeKind.EXCHANGE, address)
+            return Named(NodeKind.EXCHANGE, address, None)
         name, slash, key = address.partition("/")
-        return Meaning(NodeKind.EXCHANGE, name, key) if slash and name in catalog.exchanges else None
+        return Named(NodeKind.EXCHANGE, name, key) if slash and name in catalog.exchanges else None
 
-    def access(
-        self, address: str, terminus: Terminus | None = None, binding_key: str | None = None
-    ) -> tuple[str, str | None]:
-        """Which node `address` is for access control, and which topic of it: as of `Access`. Raises as `meaning`.
+    def access(self, meaning: Meaning, binding_key: str | None = None) -> tuple[str, str | None]:
+        """Which node it is for access control, and which topic of it: as of `Access`.
 
         `binding_key`: of a subscriber, which has that for the key of its address.
         """
-        meaning = self.meaning(address, terminus)
+        if meaning.kind is NodeKind.QUEUE:
+            return meaning.name, None
         if meaning.kind is NodeKind.TOPIC:
             return TOPICS, binding_key or meaning.name
         return meaning.name, self.topic_of(meaning.name, binding_key or meaning.key)
@@ -163,7 +163,7 @@ class Nodes:
     def access_by_name(self, name: str) -> tuple[str, str | None]:
         """The same, of a node as rules name it."""
         named = self._named(name, None)
-        return (name, None) if named is None else (named.name, self.topic_of(named.name, named.key))
+        return (name, None) if named is None else self.access(Meaning(name, None, *named))
 
     def topic_of(self, name: str, key: str | None) -> str | None:
         """For access control, of the exchange `name`: its topic `key`; without one, all of them. None: it has none."""
@@ -185,7 +185,13 @@ class Nodes:
         Refused is also what is there and is not what the link asks for: on an exchange several consumers each get
         everything, on a queue they share it.
         """
-        default, meaning = self._host.default, self.meaning(address, terminus)
+        return self.find_meant(self.meaning(address, terminus), subject, terminus, in_replica=in_replica)
+
+    def find_meant(
+        self, meaning: Meaning, subject: Subject, terminus: Terminus | None = None, *, in_replica: bool = True
+    ) -> Target:
+        """As `find`, where it is known what the address means."""
+        default, address = self._host.default, meaning.address
         found = self._existing(meaning)
         if found is None:
             if meaning.kind in (None, NodeKind.QUEUE):
@@ -198,8 +204,7 @@ class Nodes:
             raise AmqpError(NOT_IMPLEMENTED, text)
         if not (in_replica and is_queue and terminus is not None and terminus.browse):
             self._check_serves(found.hosted, address)
-        kind = None if terminus is None else terminus.kind
-        if kind is not None and (kind is NodeKind.QUEUE) is not is_queue:
+        if meaning.asked is not None and (meaning.asked is NodeKind.QUEUE) is not is_queue:
             there, asked = ("a queue", "topic") if is_queue else ("an exchange", "queue")
             text = f"{address} is {there}, and the link asks for a {asked}: leave that capability out, or correct it"
             raise AmqpError(PRECONDITION_FAILED, text)
@@ -207,9 +212,24 @@ class Nodes:
 
     def find_to_publish(self, address: str, subject: Subject, terminus: Terminus | None = None) -> Target:
         """As `find`, for who publishes there."""
-        found = self.find(address, subject, terminus)
+        return self.find_meant_to_publish(self.meaning(address, terminus), subject, terminus)
+
+    def plain_queue(self, address: str, terminus: Terminus | None) -> Target | None:
+        """The queue of that name, where `find_to_publish` would have nothing to decide; None: ask that."""
+        queue, default = self._catalog.queues.get(address), self._host.default
+        if queue is None or default.read_only or (terminus is not None and terminus.topic):
+            return None
+        if queue.arguments.cluster_proxy or is_for_notices(address) or self._catalog.takes_notices_alone(queue):
+            return None
+        return Target(default, queue)
+
+    def find_meant_to_publish(self, meaning: Meaning, subject: Subject, terminus: Terminus | None) -> Target:
+        """The same, where it is known what the address means."""
+        found = self.find_meant(meaning, subject, terminus)
         if isinstance(found.node, Queue) and self._catalog.takes_notices_alone(found.node):
-            raise AmqpError(NOT_ALLOWED, f"{address} is for notices of {NOTICE_EXCHANGE}: the broker alone sends them")
+            raise AmqpError(
+                NOT_ALLOWED, f"{meaning.address} is for notices of {NOTICE_EXCHANGE}: the broker alone sends them"
+            )
         return found
 
     def is_exchange(self, address: str, terminus: Terminus | None = None) -> bool:

@@ -185,11 +185,11 @@ class AnonymousRelay(IncomingLink):
         if not address:
             return None
         terminus = terminus_of_message(container.sections, payload)
-        subject = self.check_may_publish(address, terminus)
+        meaning = self.meant_to_publish(address, terminus)
         if container.default.read_only and not container.directory.has_many_sets:
             return DEFAULT_SET
         try:
-            name = container.nodes.find(address, subject, terminus).hosted.name
+            name = container.nodes.find_meant(meaning, self._subject, terminus).hosted.name
         except ServedElsewhere as elsewhere:
             return elsewhere.set_name
         return name if name in self._publishers or self.connection.relay.is_relayed(name) else None

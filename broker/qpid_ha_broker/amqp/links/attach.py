@@ -112,7 +112,8 @@ def _access(connection: Connection, link: proton.Link, relay: RelayRequest | Non
     consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
     action = Permission.PUBLISH if link.is_receiver else consuming
     binding_key = read_filters(link.remote_source).binding_key if link.is_sender else None
-    return Access(subject, action, *connection.container.nodes.access(terminus.address, terminus, binding_key))
+    nodes = connection.container.nodes
+    return Access(subject, action, *nodes.access(nodes.meaning(terminus.address, terminus), binding_key))
 
 
 def _own_address(link: proton.Link, relay: RelayRequest | None) -> OwnAddress | None:

@@ -14,7 +14,7 @@ import proton
 from qpid_ha_broker.access.address_rules import NodeKind
 from qpid_ha_broker.amqp.selectors.selector import Selector, SelectorError, parse_selector
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
-from qpid_ha_broker.amqp.wire.sections import MessageSections, annotations_at
+from qpid_ha_broker.amqp.wire.sections import DESTINATION_KIND, MessageSections
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import ModelError
@@ -44,8 +44,6 @@ TEMPORARY_CAPABILITIES = frozenset({"temporary-queue", "temporary-topic"})
 TEMPORARY = "temporary."
 """What the names of queues, and of topics, with a dynamic address begin with; for access control the name of one to be
 made."""
-DESTINATION_KIND = "x-opt-jms-dest"
-"""Message annotation: what its `to` is. Of the same kind is `x-opt-jms-reply-to`, which is for who replies."""
 SHARED = "shared"
 NO_CREATE = "qpid.no-create"
 """Of a target: a node that is not there is not to be made."""
@@ -77,9 +75,13 @@ class Terminus(NamedTuple):
     @property
     def kind(self) -> NodeKind | None:
         """What the peer expects; None: it does not say, or says both."""
-        if self.queue is self.topic:
+        capabilities = self.capabilities
+        if not capabilities:
             return None
-        return NodeKind.QUEUE if self.queue else NodeKind.TOPIC
+        is_queue = not QUEUE_CAPABILITIES.isdisjoint(capabilities)
+        if is_queue is not TOPIC_CAPABILITIES.isdisjoint(capabilities):
+            return None
+        return NodeKind.QUEUE if is_queue else NodeKind.TOPIC
 
     @property
     def temporary(self) -> bool:
@@ -103,10 +105,7 @@ def read_terminus(terminus: proton.Terminus) -> Terminus:
 def terminus_of_message(sections: MessageSections, payload: bytes) -> Terminus | None:
     """What a message for an anonymous relay says of its address by the annotation `x-opt-jms-dest`, as a link would by
     its capabilities; None: nothing. Raises AmqpError."""
-    start, end = annotations_at(payload, sections.header(payload).length)
-    if payload.find(_DESTINATION_KIND, start, end) < 0:
-        return None
-    kind = sections.annotations(payload).get(DESTINATION_KIND)
+    kind = sections.destination_kind(payload, sections.header(payload).length)
     if kind is None:
         return None
     if not isinstance(kind, int) or isinstance(kind, bool) or not 0 <= kind < len(_OF_MESSAGES):
@@ -115,7 +114,6 @@ def terminus_of_message(sections: MessageSections, payload: bytes) -> Terminus |
     return _OF_MESSAGES[kind]
 
 
-_DESTINATION_KIND = DESTINATION_KIND.encode()
 _OF_MESSAGES = tuple(
     Terminus(None, False, False, False, False, frozenset({capability}), {})
     for capability in ("queue", "topic", "temporary-queue", "temporary-topic")
