@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import proton
 import pytest
+import yaml
 
 from access_support import controlled
 from paired_engines import PairedBroker, PairedClient
@@ -15,6 +17,9 @@ from qpid_ha_broker.access.rules import Permission, Subject
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.connections.nodes import NodeSettings
 from qpid_ha_config.access_rules import parse_entries
+from qpid_ha_config.address_rules import parse_address_rules
+
+ROOT = Path(__file__).resolve().parents[2]
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
 QUEUE, TOPIC, TEMPORARY_QUEUE, TEMPORARY_TOPIC = map(proton.byte, range(4))
@@ -390,6 +395,14 @@ def test_the_prefixes_of_artemis_can_be_switched_on() -> None:
     assert bodies(client, consumer(client, "whatever::a")) == ["1"]
 
 
+def test_the_rules_in_the_documentation_can_be_used() -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```yaml")[1:] if "address-rules:" in block]
+    assert len(blocks) == 2
+    for block in blocks:
+        assert parse_address_rules(yaml.safe_load(block)["address-rules"])
+
+
 def test_a_rule_that_keeps_the_name_is_for_who_does_not_say() -> None:
     broker = with_rules(
         AddressRule("news.{x}", NodeKind.TOPIC, "news.{x}"),
@@ -526,6 +539,16 @@ def test_a_topic_is_called_so_by_rules_whichever_address_leads_to_it(
     assert jms(client, relay, "x", "a.c", TOPIC).remote_state == REJECTED
     assert jms(client, relay, "x", "q", TOPIC).remote_state == REJECTED
     assert jms(client, relay, "x", "q", QUEUE).remote_state == ACCEPTED
+
+
+def test_an_operator_asks_about_a_topic_by_its_name(broker: PairedBroker) -> None:
+    broker.container.default.configuration.declare_queue("q", {})
+    nodes = broker.container.nodes
+    assert nodes.access_by_name("amq.topic/a.b") == ("amq.topic", "a.b")
+    assert nodes.access_by_name("amq.topic") == ("amq.topic", "#")
+    for name in ("q", "amq.direct", "nothing", "nothing/x"):
+        assert nodes.access_by_name(name) == (name, None)
+    assert nodes.access_by_name("amq.direct/k") == ("amq.direct", None)
 
 
 def test_a_binding_key_in_a_filter_is_what_is_asked_for(broker: PairedBroker, client: PairedClient) -> None:
