@@ -267,6 +267,15 @@ def test_who_leaves_a_temporary_topic_ends_nobody_else(broker: PairedBroker, cli
     assert bodies(client, stays) == ["x"]
 
 
+@pytest.mark.parametrize("pattern", ["temporary.*", "temporary.#", "temporary.x.*"])
+def test_nobody_listens_to_the_temporary_topics_of_others(client: PairedClient, pattern: str) -> None:
+    for number, address in enumerate((f"topic://{pattern}", f"amq.topic/{pattern}")):
+        assert condition(consumer(client, address, name=str(number))) == "amqp:not-allowed"
+    filters = {"k": ("apache.org:legacy-amqp-topic-binding:string", pattern)}
+    assert condition(subscribe(client, "amq.topic/a", "filter", filters=filters)) == "amqp:not-allowed"
+    assert condition(consumer(client, f"temporary{pattern}", "topic")) is None
+
+
 def test_a_temporary_capability_is_answered_where_it_is_true(client: PairedClient) -> None:
     send(client, sender(client, "q"), "x")
     assert value(consumer(client, "q", "temporary-queue").remote_source.capabilities) is None
@@ -302,6 +311,12 @@ def test_an_address_that_contradicts_its_link_is_refused(broker: PairedBroker, c
     assert condition(sender(client, "queue://a", "topic", name="1")) == "amqp:precondition-failed"
     assert condition(consumer(client, "topic://a", "queue")) == "amqp:precondition-failed"
     assert queues(broker) == []
+
+
+def test_an_address_of_a_queue_leads_to_no_exchange(broker: PairedBroker, client: PairedClient) -> None:
+    for number, address in enumerate(("queue://amq.fanout", "queue://amq.topic/k", "queue://amq.qpid")):
+        assert condition(consumer(client, address, name=str(number))) == "amqp:precondition-failed"
+    assert condition(consumer(client, "topic://amq.fanout")) is None
 
 
 def test_a_queue_that_has_been_called_by_the_whole_address_stays_what_it_is(broker: PairedBroker) -> None:

@@ -22,7 +22,7 @@ from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import OtherSet
 from qpid_ha_broker.model.exchanges.exchange import Exchange, ExchangeKind, selector_argument
 from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE, is_for_notices
-from qpid_ha_broker.model.exchanges.topic_trie import ANY_WORDS
+from qpid_ha_broker.model.exchanges.topic_trie import ANY_WORDS, has_wildcards
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import with_creator
 
@@ -73,7 +73,7 @@ class Meaning(NamedTuple):
 
     address: str
     asked: NodeKind | None
-    """What the link asks for; None: it does not say."""
+    """What the link asks for, or a rule says; None: neither does."""
     kind: NodeKind | None
     """None: whatever is called so; if nothing is, a queue may be made."""
     name: str
@@ -133,8 +133,9 @@ class Nodes:
             if contradicts:
                 text = f"{address} means a {of_rule.kind.value} by the rule {rule.address}, and the link asks for a"
                 raise AmqpError(PRECONDITION_FAILED, f"{text} {_text(asked)}: leave that capability out, or correct it")
-            named = None if of_rule.kind is NodeKind.EXCHANGE else self._named(of_rule.name, of_rule.kind)
-            return Meaning(address, asked, *(named or of_rule), rule)
+            if of_rule.kind is NodeKind.EXCHANGE:
+                return Meaning(address, asked, *of_rule, rule)
+            return Meaning(address, of_rule.kind, *(self._named(of_rule.name, of_rule.kind) or of_rule), rule)
         return Meaning(address, asked, asked, address)
 
     def _named(self, address: str, kind: NodeKind | None) -> Named | None:
@@ -206,7 +207,7 @@ class Nodes:
             self._check_serves(found.hosted, address)
         if meaning.asked is not None and (meaning.asked is NodeKind.QUEUE) is not is_queue:
             there, asked = ("a queue", "topic") if is_queue else ("an exchange", "queue")
-            text = f"{address} is {there}, and the link asks for a {asked}: leave that capability out, or correct it"
+            text = f"{address} is {there}, and the link or a rule asks for a {asked}: leave that out, or correct it"
             raise AmqpError(PRECONDITION_FAILED, text)
         return found
 
@@ -283,11 +284,16 @@ class Nodes:
         self.limits.check_queue(creator, self.count_created_by(creator))
 
     def route(self, target: Target, filters: Filters) -> Route:
-        """What a subscription to `target`, an exchange, is bound to."""
+        """What a subscription to `target`, an exchange, is bound to. Raises AmqpError for what nobody is to hear: a
+        temporary topic is known to those who were told of it."""
         exchange = target.node
         if not isinstance(exchange, Exchange):
             raise TypeError(f"{exchange.name} is a queue: nothing can be bound to it")
         key = filters.binding_key or target.key or ("#" if exchange.kind is ExchangeKind.TOPIC else "")
+        if exchange.name == TOPICS and key.startswith(TEMPORARY) and has_wildcards(key):
+            raise AmqpError(
+                NOT_ALLOWED, f"{key} would be topics of others: subscribe to each temporary topic by its name"
+            )
         selector = {} if filters.selector is None else selector_argument(filters.selector.text)
         return Route(exchange, key, {**(filters.headers or {}), **selector})
 
