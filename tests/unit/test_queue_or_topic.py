@@ -8,6 +8,8 @@ from typing import Any
 import proton
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from access_support import controlled
 from paired_engines import PairedBroker, PairedClient
@@ -16,6 +18,7 @@ from qpid_ha_broker.access.address_rules import BUILT_IN, AddressRule, NodeKind,
 from qpid_ha_broker.access.rules import Permission, Subject
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.connections.nodes import NodeSettings
+from qpid_ha_broker.model.exchanges.topic_trie import TopicTrie
 from qpid_ha_config.access_rules import parse_entries
 from qpid_ha_config.address_rules import parse_address_rules
 
@@ -532,6 +535,29 @@ ALICE = Subject("alice", is_local=False)
 )
 def test_rules_name_topics_one_by_one(rules: list[str], topic: str, is_allowed: bool) -> None:
     assert controlled(*rules).decide(ALICE, Permission.CONSUME, "amq.topic", topic).is_allowed is is_allowed
+
+
+words = st.lists(st.sampled_from(["a", "b", "*", "#"]), min_size=1, max_size=4).map(".".join)
+named = st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=3).map(".".join)
+nodes = st.one_of(named, named.map(lambda text: f"{text}*"), named.map(lambda text: f"{text}.*"), st.just("*"))
+lines = st.lists(st.tuples(st.sampled_from(["allow", "deny"]), nodes | st.none()), max_size=5)
+topics = st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=5).map(".".join)
+
+
+@given(lines, words, st.lists(topics, min_size=1, max_size=20))
+def test_who_may_have_many_topics_may_have_each_of_them(
+    given_lines: list[tuple[str, str | None]], pattern: str, asked: list[str]
+) -> None:
+    """The promise of rules for patterns of topics, whatever the order of allowing and denying."""
+    rules = [f"{verb} alice consume 'amq.topic{'' if node is None else f'/{node}'}'" for verb, node in given_lines]
+    access = controlled(*rules)
+    if not access.decide(ALICE, Permission.CONSUME, "amq.topic", pattern).is_allowed:
+        return
+    trie = TopicTrie()
+    trie.add(pattern, 1)
+    for topic in asked:
+        if trie.match(topic):
+            assert access.decide(ALICE, Permission.CONSUME, "amq.topic", topic).is_allowed, (rules, pattern, topic)
 
 
 def put_in_force(broker: PairedBroker, *rules: str) -> None:
