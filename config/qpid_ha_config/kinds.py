@@ -14,6 +14,7 @@ from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.queues.queue_arguments import Replicate, parse_level
 from qpid_ha_config import coordinator
 from qpid_ha_config.access_rules import parse_entries
+from qpid_ha_config.address_rules import parse_address_rules, show_address_rules
 from qpid_ha_config.addresses import (
     parse_admin_listeners,
     parse_listener,
@@ -434,6 +435,11 @@ POLICIES = Kind(
 )
 ORIGINS = Kind("a list of origins such as https://shop.example.org,https://test.example.org:8443", _parse_origins, list)
 PATTERNS = Kind("a list of patterns of names such as orders.*,audit; an empty one for none", _parse_patterns, list)
+ADDRESS_RULES = Kind(
+    'a list of rules such as {address: "/queues/{name}", queue: "{name}"}, or the same as JSON',
+    parse_address_rules,
+    show_address_rules,
+)
 QUEUE_ARGUMENTS = Kind("a mapping such as {qpid.max_count: 1000}", _parse_queue_arguments, dict)
 REMOTE_NODES = Kind(
     "a mapping such as {orders: {url: amqp://node1:5672/orders, user: U, password-file: PATH}}",

@@ -22,6 +22,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "log-file": "Where to; left out: the standard error.",
         "kernel": "Compiled code is used: `auto`, where it was built; `required`, else the broker does not start.",
         "auto-create": "A queue or topic that a client names and that is not there is made.",
+        "address-rules": "What an address means that is no name of anything: a queue, a topic or an exchange.",
         "auto-create-arguments": "Arguments of queues that are made so, under those that the client asks for.",
         "stop-timeout": "So long a broker that is ended waits for what is under way.",
     },

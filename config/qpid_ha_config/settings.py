@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from qpid_ha_broker.access.address_rules import AddressRule
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate, check_settable
 from qpid_ha_config import defaults
@@ -24,6 +25,7 @@ from qpid_ha_config.coordinator import CoordinatorUrl
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.kinds import (
     ACCESS_RULES,
+    ADDRESS_RULES,
     ADMIN_LISTENERS,
     AUTO,
     BOOLEAN,
@@ -102,6 +104,18 @@ class SaslSettings:
     users_db: Path | None = setting("sasl.users-db", PATH)
     allow_anonymous: bool | None = setting("sasl.allow-anonymous", BOOLEAN)
     allow_insecure_plain: bool = setting("sasl.allow-insecure-plain", BOOLEAN, False)
+
+
+@dataclass(frozen=True)
+class AddressSettings:
+    """What addresses mean that clients name, and whether what is not there is made for them."""
+
+    auto_create: bool = setting("auto-create", BOOLEAN, True, changeable=True)
+    auto_create_arguments: Mapping[str, QueueArgument] = setting(
+        "auto-create-arguments", QUEUE_ARGUMENTS, lambda: MappingProxyType({})
+    )
+    rules: tuple[AddressRule, ...] = setting("address-rules", ADDRESS_RULES, (), changeable=True)
+    """Beside those that are built in: `access.address_rules`."""
 
 
 @dataclass(frozen=True)
@@ -390,6 +404,7 @@ _SECTIONS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "tls": TlsSettings,
         "sasl": SaslSettings,
+        "addresses": AddressSettings,
         "access": AccessSettings,
         "audit": AuditSettings,
         "store": StoreSettings,
@@ -453,10 +468,6 @@ class BrokerSettings:
     """From accepting a connection to its AMQP open; TLS and SASL included."""
     stop_timeout_s: float = setting("stop-timeout", duration(0, 3600), 10.0, changeable=True)
 
-    auto_create: bool = setting("auto-create", BOOLEAN, True, changeable=True)
-    auto_create_arguments: Mapping[str, QueueArgument] = setting(
-        "auto-create-arguments", QUEUE_ARGUMENTS, lambda: MappingProxyType({})
-    )
     log_level: str = setting("log-level", choice(*LOG_LEVELS), "info", changeable=True)
     log_file: Path | None = setting("log-file", PATH)
     kernel: str = setting("kernel", KERNEL_USE, "auto")
@@ -464,6 +475,7 @@ class BrokerSettings:
 
     tls: TlsSettings = TlsSettings()
     sasl: SaslSettings = SaslSettings()
+    addresses: AddressSettings = field(default_factory=AddressSettings)
     access: AccessSettings = AccessSettings()
     audit: AuditSettings = AuditSettings()
     store: StoreSettings = field(default_factory=StoreSettings)
@@ -612,12 +624,19 @@ def _check_limits(settings: BrokerSettings) -> None:
         raise SettingsError("max-message-size", f"{problem}; lower it, or raise memory-limit")
 
 
-def _check_auto_create(settings: BrokerSettings) -> None:
-    try:
-        check_settable(settings.auto_create_arguments)
-        QueueArguments.parse(settings.auto_create_arguments)
-    except InvalidArgument as error:
-        raise SettingsError("auto-create-arguments", str(error)) from None
+def _check_addresses(settings: BrokerSettings) -> None:
+    addresses = settings.addresses
+    for_all = addresses.auto_create_arguments
+    of_rules = [(f"entry {number}, {rule.address}: ", rule.arguments) for number, rule in enumerate(addresses.rules, 1)]
+    for key, where, given in (
+        ("auto-create-arguments", "", for_all),
+        *(("address-rules", where, arguments) for where, arguments in of_rules if arguments),
+    ):
+        try:
+            check_settable(given)
+            QueueArguments.parse({**for_all, **given})
+        except InvalidArgument as error:
+            raise SettingsError(key, f"{where}{error}") from None
 
 
 def _check_tls(settings: BrokerSettings) -> None:
@@ -812,7 +831,7 @@ def _check_worker_ports(settings: BrokerSettings, listen: Address, own: Address)
 _CHECKS: Final = (
     _check_names,
     _check_limits,
-    _check_auto_create,
+    _check_addresses,
     _check_tls,
     _check_admin,
     _check_logins,

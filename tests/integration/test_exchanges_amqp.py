@@ -127,16 +127,6 @@ def test_a_durable_subscription_is_its_subscribers_own(client: BlockingClient, c
     receiver.close()
 
 
-def test_a_topic_is_made_on_demand_for_who_says_so(
-    client: BlockingClient, management: Management, address: str
-) -> None:
-    sender = client.connection.container.create_sender(client.connection.conn, None, name="topic")
-    sender.target.address = address
-    sender.target.capabilities.put_object(symbol("topic"))
-    client.wait(lambda: sender.credit)
-    assert management.ask("READ", type="exchange", name=address).body["kind"] == "topic"
-
-
 def test_publishing_to_a_deleted_exchange_costs_the_link(
     client: BlockingClient, management: Management, address: str
 ) -> None:

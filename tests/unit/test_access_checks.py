@@ -307,4 +307,4 @@ def test_messages_of_a_relay_are_asked_for_once_for_each_address() -> None:
         client.send(link, proton.Message("x", address="q"))
     broker.settle_down()
     assert broker.queue("q").messages.count == 100
-    assert [str(action.value) for _, action, _ in asked] == ["publish", "create"]
+    assert [str(access.action.value) for (access,) in asked] == ["publish", "create"]

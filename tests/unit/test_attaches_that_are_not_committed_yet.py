@@ -23,7 +23,8 @@ WAYS = {
     "a temporary queue to publish to": lambda client: dynamic_sender(client),
     "a queue made for a consumer": lambda client: subscribe(client, "made"),
     "a queue made for a publisher": lambda client: client.sender("made"),
-    "an exchange made for a consumer": lambda client: subscribe(client, "made", capabilities=("topic",)),
+    "a subscription to a topic that nobody has made": lambda client: subscribe(client, "a.b", capabilities=("topic",)),
+    "a temporary topic": lambda client: subscribe(client, None, dynamic=True, capabilities=("temporary-topic",)),
 }
 
 

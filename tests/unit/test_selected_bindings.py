@@ -172,15 +172,16 @@ def test_what_is_no_selector_is_refused_and_nothing_is_bound(text: Scalar) -> No
     assert exchange.bindings() == []
 
 
-def test_the_work_for_one_message_is_bounded() -> None:
+@pytest.mark.parametrize(("kind", "key"), [("direct", "k{}"), ("topic", "#.k{}")])
+def test_the_work_for_one_message_is_bounded(kind: str, key: str) -> None:
     core = Core()
-    exchange, _ = bound(core, "topic", q=RED)
+    exchange, _ = bound(core, kind, q=RED)
     costly = " OR ".join(f"colour LIKE '%_{end}%'" for end in "abcd")
     most = MAX_SELECTORS_COST // TextReader().selector(costly).cost
     for number in range(most):
-        core.configuration.bind("x", "q", f"k{number}", selects(f"{costly}{' ' * number}"))
+        core.configuration.bind("x", "q", key.format(number), selects(f"{costly}{' ' * number}"))
     with pytest.raises(LimitReached, match="different selectors"):
-        core.configuration.bind("x", "q", "k", selects(f"{costly} OR TRUE"))
+        core.configuration.bind("x", "q", key.format("x"), selects(f"{costly} OR TRUE"))
     core.configuration.bind("x", "q", "k", selects(costly))
     assert len(exchange._selectors) == most + 1
     core.configuration.bind("x", "q", "another", selects(RED))
@@ -191,6 +192,22 @@ def test_the_work_for_one_message_is_bounded() -> None:
         core.configuration.bind("x", "other", "more", selects(RED))
     core.configuration.bind("x", "other", "more", {})
     assert exchange.count_of(other.id) == MAX_SELECTED_BINDINGS + 1
+
+
+def test_selectors_of_topics_apart_from_each_other_do_not_add_up() -> None:
+    core = Core()
+    bound(core, "topic")
+    costly = " OR ".join(f"colour LIKE '%_{end}%'" for end in "abcd")
+    most = MAX_SELECTORS_COST // TextReader().selector(costly).cost
+    for number in range(2 * most):
+        core.queue(f"q{number}")
+        core.configuration.bind("x", f"q{number}", f"topic.{number}", selects(f"{costly}{' ' * number}"))
+    for number in range(most):
+        core.configuration.bind("x", f"q{number}", "one", selects(f"{costly} OR TRUE{' ' * number}"))
+    with pytest.raises(LimitReached, match="different selectors"):
+        core.configuration.bind("x", f"q{most}", "one", selects(f"{costly} OR FALSE"))
+    core.configuration.bind("x", f"q{most}", "another", selects(f"{costly} OR FALSE"))
+    core.configuration.bind("x", "q0", "one", selects(RED))  # it makes room
 
 
 class HalfReader(TextReader):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,8 @@ def test_a_full_file_is_read_with_its_units(tmp_path: Path) -> None:
     assert settings.control_socket == Path("/run/qpid-ha/node1.sock")
     assert (settings.max_message_bytes, settings.memory_limit_bytes) == (10 * MIB, 2_000_000_000)
     assert (settings.idle_timeout_s, settings.handshake_timeout_s, settings.stop_timeout_s) == (120, 0.5, 5)
-    assert settings.auto_create is False
-    assert dict(settings.auto_create_arguments) == {"qpid.max_count": 1000, "qpid.policy_type": "ring"}
+    assert settings.addresses.auto_create is False
+    assert dict(settings.addresses.auto_create_arguments) == {"qpid.max_count": 1000, "qpid.policy_type": "ring"}
     assert settings.sasl.allow_anonymous is True
 
 
@@ -125,6 +126,24 @@ def test_a_program_is_a_list_or_is_parted_into_words_as_a_shell_would(tmp_path: 
 @pytest.mark.parametrize("text", ["192.168.1.100/24", "192.168.1.100/24@eth0", "2001:db8::100/64@bond0.7"])
 def test_a_virtual_ip_is_shown_as_it_is_written(tmp_path: Path, text: str) -> None:
     assert settings_of(tmp_path, f"ha.virtual-ip: {text}").get("ha.virtual-ip") == text
+
+
+def test_rules_of_addresses_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    text = """
+    address-rules:
+    - {address: "/exchanges/{x}/{key}", exchange: "{x}", key: "{key}", percent-encoded: true}
+    - {address: "{name}", queue: "{name}", auto-create: false, arguments: {qpid.max_count: 5}}
+    - {address: "{name}", topic: "{name}", auto-create: yes}
+    """
+    settings = settings_of(tmp_path, text)
+    shown = settings.get("address-rules")
+    assert shown == [
+        {"address": "/exchanges/{x}/{key}", "exchange": "{x}", "key": "{key}", "percent-encoded": True},
+        {"address": "{name}", "queue": "{name}", "auto-create": False, "arguments": {"qpid.max_count": 5}},
+        {"address": "{name}", "topic": "{name}", "auto-create": True},
+    ]
+    assert settings.with_change("address-rules", json.dumps(shown)).addresses == settings.addresses
+    assert settings.with_change("address-rules", shown).addresses == settings.addresses
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------
@@ -200,6 +219,33 @@ WRONG_FILES = [
     ("auto-create-arguments: {a: [1]}", ["auto-create-arguments", "'a'"]),
     ("auto-create-arguments: {qpid.max_cuont: 5}", ["auto-create-arguments", "qpid.max_cuont", "qpid.max_count"]),
     ("auto-create-arguments: {qpid.policy_type: ring}", ["auto-create-arguments", "qpid.max_count"]),
+    ("address-rules: {a: b}", ["address-rules", "a list of rules"]),
+    ("address-rules: 'a=b'", ["address-rules", "JSON"]),
+    ("address-rules: [a]", ["address-rules", "entry 1", "'a'", "mapping"]),
+    ("address-rules: [{adress: a, queue: a}]", ["address-rules", "entry 1", "adress", "address?"]),
+    ("address-rules: [{address: a}]", ["address-rules", "entry 1", "one of queue, topic, exchange"]),
+    ("address-rules: [{address: a, queue: a, topic: a}]", ["address-rules", "entry 1", "one of"]),
+    ("address-rules: [{address: a, queue: a}, {address: 5, queue: a}]", ["entry 2", "5", "quotes"]),
+    ("address-rules: [{address: $a, queue: a}]", ["entry 1", "'$a'", "the broker's own"]),
+    ('address-rules: [{address: "a{x", queue: a}]', ["entry 1", "a{x", "brace"]),
+    ('address-rules: [{address: "{x}{y}", queue: a}]', ["entry 1", "{x}{y}", "nothing between"]),
+    ('address-rules: [{address: "{x}.{x}", queue: a}]', ["entry 1", "twice"]),
+    ('address-rules: [{address: "/q/{x}", queue: "{y}"}]', ["entry 1", "{y} is not in the address"]),
+    ("address-rules: [{address: a, topic: a, key: k}]", ["entry 1", "key", "exchange"]),
+    ("address-rules: [{address: a, topic: a, arguments: {}}]", ["entry 1", "arguments", "queue"]),
+    ("address-rules: [{address: a, exchange: a, auto-create: true}]", ["entry 1", "auto-create"]),
+    ("address-rules: [{address: a, queue: a, auto-create: maybe}]", ["entry 1", "auto-create", "'maybe'"]),
+    ("address-rules: [{address: a, queue: a, arguments: {qpid.max_cuont: 5}}]", ["entry 1", "qpid.max_count"]),
+    ("address-rules: [{address: a, queue: a, arguments: {qpid.policy_type: ring}}]", ["entry 1, a", "qpid.max_count"]),
+    ("address-rules: [{address: a, queue: a, arguments: [1]}]", ["entry 1", "arguments", "mapping"]),
+    (
+        'address-rules: [{address: "/q{x}", queue: "{x}"}, {address: "/queue/{x}", topic: "{x}"}]',
+        ["entry 2", "entry 1, /q{x}", "put that one behind it"],
+    ),
+    (
+        'address-rules: [{address: "{a}", topic: "{a}"}, {address: "{a}", topic: "t.{a}"}]',
+        ["entry 2", "entry 1, {a}", "take one out"],
+    ),
     (f"control-socket: /{'x' * 120}", ["control-socket", "121", "107"]),
     ("ha: {cluster: true}", ["ha.brokers-url", "missing", "ha.cluster"]),
     (CLUSTER + "ha.min-in-sync: 4", ["ha.min-in-sync", "4", "names 3"]),
@@ -497,7 +543,7 @@ def test_a_running_broker_takes_a_change_and_shows_it() -> None:
     before = BrokerSettings(name="a")
     after = before.with_change("memory-limit", "1GiB").with_change("log-level", "debug")
     after = after.with_change("auto-create", "no")
-    assert (after.memory_limit_bytes, after.log_level, after.auto_create) == (1024 * MIB, "debug", False)
+    assert (after.memory_limit_bytes, after.log_level, after.addresses.auto_create) == (1024 * MIB, "debug", False)
     assert (after.get("memory-limit"), after.get("auto-create"), after.get("idle-timeout")) == ("1GiB", False, "60s")
     assert before.log_level == "info"
 

@@ -7,6 +7,13 @@
 2. Where there are rules, the first that matches the user, the action and the node decides. None: it is denied.
 3. Where there are none, clients of this machine may do everything, and others nothing.
 
+A topic is a key of a topic exchange, and a node of its own beside it: `EXCHANGE/KEY`. A rule whose pattern matches the
+exchange is about all of its topics. Who asks for many (`a.*`, `a.#`; the exchange without a key is `#`) is
+
+- allowed it by a rule for all of them: a prefix of where they begin alike, or the same text;
+- denied it by a rule for one of them, as far as that can be told: a name, or a prefix, that begins alike. Of a regular
+  expression only what it begins with is compared, and only where it has a `/`.
+
 Decisions are remembered by user, action and node until the rules change: nothing is matched for each message.
 """
 
@@ -21,6 +28,7 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.events.joined_names import percent_encoded
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.notices import is_for_notices
+from qpid_ha_broker.model.exchanges.topic_trie import ANY_WORDS, ONE_WORD, has_wildcards
 
 USER_VARIABLE: Final = "${user}"
 """In the pattern of a node: who asks, as `user_in_nodes` writes it."""
@@ -77,6 +85,8 @@ class Access(NamedTuple):
     action: Permission
     node: str
     """Empty: it is about no node, but about the broker."""
+    topic: str | None = None
+    """Where the node is a topic exchange: which of its topics, a key or a pattern of keys; None: it is none."""
 
 
 class Who(Enum):
@@ -164,6 +174,41 @@ class NodePattern(NamedTuple):
             case PatternKind.REGEX:
                 return re.fullmatch(text, node) is not None
 
+    def matches_topics(self, exchange: str, topic: str, user: str, *, allows: bool) -> bool:
+        """Whether it matches the topic, as a node; of a pattern of topics all of them, or, unless it `allows`, some."""
+        is_named = self.matches(f"{exchange}/{topic}", user)
+        if not has_wildcards(topic):
+            return is_named
+        alike = f"{exchange}/{_literal(topic)}"
+        if allows:
+            return is_named and (self.kind is not PatternKind.PREFIX or self.matches(alike, user))
+        return is_named or self._may_match(alike, user)
+
+    def _may_match(self, alike: str, user: str) -> bool:
+        """Whether it matches, as far as can be told, a name that begins with `alike`."""
+        text = self.text
+        if USER_VARIABLE in text and not user:
+            return False
+        if self.kind is PatternKind.REGEX:
+            if "/" not in text:
+                return False
+            begin = _REGEX_BEGINNING.match(text)
+            text = "" if begin is None else begin[0]
+        text = text.replace(USER_VARIABLE, user)
+        return text.startswith(alike) or (self.kind is not PatternKind.EXACT and alike.startswith(text))
+
+
+_REGEX_BEGINNING: Final = re.compile(r"[^\\.^$*+?{}\[\]|()]*(?![*?{])(?!.*[|])")
+"""Characters that stand for themselves, if what matches has to begin with them."""
+
+
+def _literal(topic: str) -> str:
+    """How all topics begin that a pattern stands for: `a.` of `a.*.b`, `a` of `a.#`, of which `a` is one, too."""
+    words = topic.split(".")
+    first = next(at for at, word in enumerate(words) if word in (ONE_WORD, ANY_WORDS))
+    before = ".".join(words[:first])
+    return f"{before}." if first and words[first] == ONE_WORD else before
+
 
 def permissions_of_arguments(arguments: Mapping[str, object]) -> list[tuple[Permission, str]]:
     """What who gives a queue these arguments has to be allowed beside: with the nodes to which, or from which, it moves
@@ -198,11 +243,16 @@ class AccessRule(NamedTuple):
     place: str
     """Where: a file with the line, or a setting with the number of the entry."""
 
-    def matches(self, user: str, in_nodes: str, action: Permission, node: str, *, by_name: bool) -> bool:
+    def matches(self, access: Access, in_nodes: str, *, by_name: bool) -> bool:
         """Whether the rule decides. `in_nodes`: see `user_in_nodes`. `by_name`: only if it names the user."""
+        subject, action, node, topic = access
         if by_name and isinstance(self.users, Who):
             return False
-        return action in self.actions and is_for(self.users, user) and self.node.matches(node, in_nodes)
+        if action not in self.actions or not is_for(self.users, subject.user):
+            return False
+        if self.node.matches(node, in_nodes):
+            return True
+        return topic is not None and self.node.matches_topics(node, topic, in_nodes, allows=self.allows)
 
 
 class AccessDecision(NamedTuple):
@@ -274,7 +324,7 @@ class AccessControl:
         self._now_ms = now_ms
         self._separators = frozenset[str]()
         """Characters that end a user's name in the rules."""
-        self._remembered: dict[tuple[Subject, Permission, str], AccessDecision] = {}
+        self._remembered: dict[Access, AccessDecision] = {}
 
     def change(self, rules: tuple[AccessRule, ...] | None, cluster_user: str) -> None:
         """Put other rules in force."""
@@ -282,19 +332,20 @@ class AccessControl:
         self._separators = frozenset[str]().union(*(rule.node.separators for rule in rules or ()))
         self._remembered.clear()
 
-    def decide(self, subject: Subject, action: Permission, node: str) -> AccessDecision:
-        """What the rules say, without a word in the log."""
-        key = subject, action, node
-        decision = self._remembered.get(key)
+    def decide(self, subject: Subject, action: Permission, node: str, topic: str | None = None) -> AccessDecision:
+        """What the rules say, without a word in the log. `topic`: see `Access`."""
+        access = Access(subject, action, node, topic)
+        decision = self._remembered.get(access)
         if decision is None:
-            decision = self._decide(subject, action, node)
+            decision = self._decide(access)
             if len(self._remembered) >= MOST_REMEMBERED:
                 self._remembered.clear()
-            if len(node) <= MOST_CHARACTERS:
-                self._remembered[key] = decision
+            if len(node) + len(topic or "") <= MOST_CHARACTERS:
+                self._remembered[access] = decision
         return decision
 
-    def _decide(self, subject: Subject, action: Permission, node: str) -> AccessDecision:
+    def _decide(self, access: Access) -> AccessDecision:
+        subject, action, node, _ = access
         if action is Permission.PUBLISH and is_for_notices(node):
             return AccessDecision(False, "the broker alone publishes there, and its clients believe it", is_final=True)
         is_broker = bool(self.cluster_user) and subject.user == self.cluster_user
@@ -304,7 +355,7 @@ class AccessControl:
             return _without_rules(subject, action, is_broker)
         in_nodes = user_in_nodes(subject.user, self._separators)
         for rule in self.rules:
-            if rule.matches(subject.user, in_nodes, action, node, by_name=is_broker):
+            if rule.matches(access, in_nodes, by_name=is_broker):
                 return AccessDecision(rule.allows, f"{rule.place}: {rule.text}", rule.logs)
         if action is Permission.CONSUME and is_for_notices(node):
             return AccessDecision(True, "no rule denies it, and each open tells what is told there")
@@ -313,15 +364,17 @@ class AccessControl:
         where = f", in which {USER_VARIABLE} is {in_nodes}" if in_nodes != subject.user else ""
         return AccessDecision(False, f"no rule matches{where}")
 
-    def check(self, subject: Subject, action: Permission, node: str) -> None:
-        """Raises Denied where it is not allowed, which is counted and logged."""
-        decision = self.decide(subject, action, node)
+    def check(self, subject: Subject, action: Permission, node: str, topic: str | None = None) -> None:
+        """Raises Denied where it is not allowed, which is counted and logged. `topic`: see `Access`."""
+        decision = self.decide(subject, action, node, topic)
+        if decision.is_allowed and not decision.logs:
+            return
+        name = node if topic in (None, ANY_WORDS) else f"{node}/{topic}"
         if decision.is_allowed:
-            if decision.logs:
-                self._say("info", f"{described(subject, action, node)}: allowed by {decision.reason}")
+            self._say("info", f"{described(subject, action, name)}: allowed by {decision.reason}")
             return
         self.denied[action.value] += 1
-        text = refusal_text(subject, action, node, decision)
+        text = refusal_text(subject, action, name, decision)
         self._say("warning", text)
         raise Denied(text)
 
@@ -339,7 +392,7 @@ class AccessControl:
     def for_everybody(self, action: Permission) -> str:
         """The rule by which anybody may do that with the broker itself, from wherever; empty: there is none."""
         for user in ("", _ANYBODY):
-            decision = self._decide(Subject(user, False), action, "")
+            decision = self._decide(Access(Subject(user, False), action, ""))
             if decision.is_allowed:
                 return decision.reason
         return ""

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from qpid_ha_broker import __version__
+from qpid_ha_broker.access.address_rules import rules_in_force
 from qpid_ha_broker.amqp.connections.connection import Connection, Connections
 from qpid_ha_broker.amqp.connections.container import Container, ContainerSettings
 from qpid_ha_broker.amqp.connections.nodes import NodeSettings
@@ -501,7 +502,7 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
     return ContainerSettings(
         name=settings.name,
         version=__version__,
-        nodes=NodeSettings(settings.auto_create, dict(settings.auto_create_arguments), temporary_limits(settings)),
+        nodes=node_settings(settings),
         max_message_bytes=settings.max_message_bytes,
         max_links_per_connection=settings.max_links_per_connection,
         max_unsettled_per_connection=settings.max_unsettled_per_connection,
@@ -514,6 +515,17 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
         peer_user=settings.ha.username or "",
         confirm_dequeue=settings.ha.confirm_dequeue,
         memory_limit_bytes=settings.memory_limit_bytes,
+    )
+
+
+def node_settings(settings: BrokerSettings) -> NodeSettings:
+    """How nodes come to be on demand, and what addresses mean."""
+    addresses = settings.addresses
+    return NodeSettings(
+        addresses.auto_create,
+        dict(addresses.auto_create_arguments),
+        temporary_limits(settings),
+        rules_in_force(addresses.rules),
     )
 
 

@@ -12,6 +12,7 @@ from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.connections.late_answers import LateAnswers
 from qpid_ha_broker.amqp.nodes.directory import SET_INFO
+from qpid_ha_broker.amqp.nodes.ended_queues import ending
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -20,6 +21,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     INTERNAL_ERROR,
     LINK_REDIRECT,
     LINK_STOLEN,
+    RESOURCE_DELETED,
     RESOURCE_LIMIT,
     AmqpError,
     as_amqp,
@@ -142,9 +144,14 @@ class LinkTable:
         self._engine.detach(endpoint.link)
         endpoint.was_closed = closed
         endpoint.closed(lost=lost)
-        queue = endpoint.owned_queue
-        if queue is not None and endpoint.is_relayed and (lost or not by_peer):
-            default = self._container.default
+        default, queue, may_return = self._container.default, endpoint.owned_queue, lost or not by_peer
+        may_return = may_return and endpoint.is_relayed
+        topic, others = self._container.nodes.topics.left(endpoint, may_return=may_return)
+        if others:
+            error = AmqpError(RESOURCE_DELETED, f"the temporary topic {topic} went with its link")
+            self._container.work.add(ending(others, error))
+            default.touch()
+        if queue is not None and may_return:
             default.resources.timers.keep_for_return(queue, default.now_ms + RETURN_MS)
             return None
         if queue is None or (endpoint.keep_on_detach and not closed):

@@ -24,6 +24,7 @@ from qpid_ha_broker.amqp.links.incoming import IncomingLink
 from qpid_ha_broker.amqp.links.relayed_links import RelayedPublisher
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
+from qpid_ha_broker.amqp.nodes.terminus import terminus_of_message
 from qpid_ha_broker.amqp.relaying.relayer import is_elsewhere
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire import engine
@@ -183,11 +184,12 @@ class AnonymousRelay(IncomingLink):
         address = container.sections.to(payload)
         if not address:
             return None
-        subject = self.check_may_publish(address)
+        terminus = terminus_of_message(container.sections, payload)
+        meaning = self.meant_to_publish(address, terminus)
         if container.default.read_only and not container.directory.has_many_sets:
             return DEFAULT_SET
         try:
-            name = container.nodes.find(address, subject).hosted.name
+            name = container.nodes.find_meant(meaning, self._subject, terminus).hosted.name
         except ServedElsewhere as elsewhere:
             return elsewhere.set_name
         return name if name in self._publishers or self.connection.relay.is_relayed(name) else None

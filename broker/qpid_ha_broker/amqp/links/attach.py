@@ -8,7 +8,7 @@ import proton
 
 from qpid_ha_broker.access.rules import Access, Permission
 from qpid_ha_broker.amqp.connections.connection import Connection, Remotes
-from qpid_ha_broker.amqp.connections.nodes import TEMPORARY, Target
+from qpid_ha_broker.amqp.connections.nodes import Target
 from qpid_ha_broker.amqp.links.anonymous_relay import AnonymousRelay
 from qpid_ha_broker.amqp.links.coordinator import CoordinatorLink, answer_late
 from qpid_ha_broker.amqp.links.hosted_session import HostedSession
@@ -28,6 +28,7 @@ from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import (
     AFTER,
     SHARED,
+    TEMPORARY,
     Filters,
     Terminus,
     answer_coordinator,
@@ -111,7 +112,9 @@ def _access(connection: Connection, link: proton.Link, relay: RelayRequest | Non
         return None
     consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
     action = Permission.PUBLISH if link.is_receiver else consuming
-    return Access(subject, action, connection.container.nodes.name_of(terminus.address))
+    binding_key = read_filters(link.remote_source).binding_key if link.is_sender else None
+    nodes = connection.container.nodes
+    return Access(subject, action, *nodes.access(nodes.meaning(terminus.address, terminus), binding_key))
 
 
 def _own_address(link: proton.Link, relay: RelayRequest | None) -> OwnAddress | None:
@@ -348,7 +351,9 @@ def _publisher(
             check_link_name(link.name)
             link.properties = {proton.symbol(CONFIRMED): proton.ulong(0)}
         return AnonymousRelay(connection, link, relays)
-    if terminus.dynamic:
+    if terminus.dynamic and terminus.topic:
+        target = nodes.temporary_topic("" if relay is None else relay.own_queue)
+    elif terminus.dynamic:
         own = _own_queue(connection, relay)
         if own is not None:
             own.returned()
@@ -358,8 +363,8 @@ def _publisher(
     elif terminus.address:
         target = nodes.find_to_publish(terminus.address, subject_of(connection, relay), terminus)
         _check_one_way(connection, target.hosted, terminus.address)
-    node = target.node if target is not None else None
-    answer_terminus(link.target, link.remote_target, terminus, node, durable=False)
+    node, key = (None, None) if target is None else (target.node, target.key)
+    answer_terminus(link.target, link.remote_target, terminus, node, key or "", durable=False)
     part = None if terminus.dynamic else _session_part(connection, link, relay)
     if part is not None:
         _tell_confirmed(connection, part, link, target, relay)
@@ -369,6 +374,10 @@ def _publisher(
     if terminus.dynamic and isinstance(node, Queue):
         link.target.address = node.name
         handler.owned_queue = node
+    elif target is not None and target.temporary_topic:
+        nodes.topics.joined(handler, target.temporary_topic, owns=terminus.dynamic)
+        if terminus.dynamic:
+            link.target.address = target.address
     return handler
 
 
@@ -425,6 +434,8 @@ def _attach_consumer(
         return _reply_link_of_replica(connection, link, terminus)
     if is_replica:
         handler = _browser_of_replica(connection, link, terminus, filters)
+    elif terminus.dynamic and terminus.topic:
+        handler = _subscriber_of_own_topic(connection, link, terminus, filters, relay)
     elif terminus.dynamic:
         queue = _own_queue(connection, relay) or connection.container.nodes.temporary_queue(
             terminus, subject_of(connection, relay)
@@ -511,6 +522,30 @@ def _consumer_of_node(
     if isinstance(target.node, Queue):
         _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
+    return _subscriber_of(connection, link, target, terminus, filters, relay)
+
+
+def _subscriber_of_own_topic(
+    connection: Connection, link: proton.Link, terminus: Terminus, filters: Filters, relay: RelayRequest | None
+) -> OutgoingLink:
+    """A topic of its own, and what comes to it. Where the link was attached before, its queue is bound to the topic."""
+    nodes, own = connection.container.nodes, _own_queue(connection, relay)
+    target = nodes.temporary_topic("" if own is None else nodes.topic_of_queue(own))
+    handler = _subscriber_of(connection, link, target, terminus._replace(durable=False), filters, relay)
+    link.source.address = target.address
+    return handler
+
+
+def _subscriber_of(
+    connection: Connection,
+    link: proton.Link,
+    target: Target,
+    terminus: Terminus,
+    filters: Filters,
+    relay: RelayRequest | None,
+) -> OutgoingLink:
+    """Of an exchange, or a topic."""
+    nodes = connection.container.nodes
     terminus = _reading(terminus)
     nodes.check_arguments(subject_of(connection, relay), terminus)
     route = nodes.route(target, filters)
@@ -524,7 +559,7 @@ def _consumer_of_node(
         arguments = nodes.settings.temporary_arguments(terminus.arguments)
         queue = own or nodes.subscriptions.temporary(route, arguments, created_by)
     applied = filters.for_exchange(route.exchange.kind)
-    answer_terminus(link.source, link.remote_source, terminus, route.exchange, durable=terminus.durable)
+    answer_terminus(link.source, link.remote_source, terminus, route.exchange, route.key, durable=terminus.durable)
     answer_source(link.source, link.remote_source, applied)
     part = _session_part(connection, link, relay)
     if part is not None and terminus.durable and _is_held(link, terminus):
@@ -533,6 +568,8 @@ def _consumer_of_node(
         handler = OutgoingLink(connection, link, target.hosted, queue, browsing=False, filters=applied, relay=relay)
     handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
     handler.subscriber = subscriber
+    if target.temporary_topic:
+        nodes.topics.joined(handler, target.temporary_topic, owns=terminus.dynamic)
     return handler
 
 
@@ -570,7 +607,8 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
     """
     subscriber = _subscriber(connection, link, relay)
     queue, exchange, binding = connection.container.nodes.subscriptions.left_behind(subscriber)
-    access = Access(subject_of(connection, relay), Permission.CONSUME, exchange.name)
+    topic = connection.container.nodes.topic_of(exchange.name, binding.key)
+    access = Access(subject_of(connection, relay), Permission.CONSUME, exchange.name, topic)
     connection.container.access.check(*access)
     source = link.source
     source.type = proton.Terminus.SOURCE

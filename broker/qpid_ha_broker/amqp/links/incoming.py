@@ -7,9 +7,9 @@ from typing import Any
 
 import proton
 
-from qpid_ha_broker.access.rules import Permission, Subject
+from qpid_ha_broker.access.rules import Permission
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
-from qpid_ha_broker.amqp.connections.nodes import Target
+from qpid_ha_broker.amqp.connections.nodes import Meaning, Target
 from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
 from qpid_ha_broker.amqp.nodes.access_checks import subject_of
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
@@ -18,6 +18,7 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
+from qpid_ha_broker.amqp.nodes.terminus import Terminus, terminus_of_message
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import annotated
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -571,28 +572,34 @@ class IncomingLink(ReceivingLink):
             address = sections.to(payload)
             if not address:
                 raise AmqpError(NOT_FOUND, "a message for the anonymous relay needs an address in `to`")
-            target = self._find(address)
+            target = self._find(address, terminus_of_message(sections, payload))
         elif not target.hosted.is_there(target.node):
             raise AmqpError(RESOURCE_DELETED, f"{target.node.name} was deleted")
         if isinstance(target.node, Queue):
             return target.hosted, target.node, ""
         return target.hosted, target.node, sections.routing_key(payload) if target.key is None else target.key
 
-    def check_may_publish(self, address: str) -> Subject:
-        """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there, and
-        AmqpError where nobody can: a message cannot be sent to the broker's own addresses, only a link be attached."""
-        container, subject = self._container, self._subject
+    def meant_to_publish(self, address: str, terminus: Terminus | None) -> Meaning:
+        """What the address of a message of an anonymous relay means. Raises ModelError where its publisher may not
+        publish there, and AmqpError where nobody can: a message cannot be sent to the broker's own addresses, only a
+        link be attached."""
+        container = self._container
         if is_own(address):
             raise no_such_address(address)
-        container.access.check(subject, Permission.PUBLISH, container.nodes.name_of(address))
-        return subject
+        meaning = container.nodes.meaning(address, terminus)
+        container.access.check(self._subject, Permission.PUBLISH, *container.nodes.access(meaning))
+        return meaning
 
-    def _find(self, address: str) -> Target:
+    def _find(self, address: str, terminus: Terminus | None) -> Target:
         """Where the message of an anonymous relay goes. Raises AmqpError or ModelError."""
         relay, name = self._relay, self.hosted.name
-        subject = self.check_may_publish(address)
+        plain = self._container.nodes.plain_queue(address, terminus)
+        if plain is not None and (relay is None or plain.hosted is self.hosted):
+            self._container.access.check(self._subject, Permission.PUBLISH, address)
+            return plain
+        meaning = self.meant_to_publish(address, terminus)
         try:
-            target = self._container.nodes.find_to_publish(address, subject)
+            target = self._container.nodes.find_meant_to_publish(meaning, self._subject, terminus)
         except AttachWaits as waits:
             raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
         except ServedElsewhere as elsewhere:

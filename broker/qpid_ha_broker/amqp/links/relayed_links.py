@@ -210,7 +210,7 @@ def _needs_own_nodes(connection: Connection, link: proton.Link) -> bool:
     address = terminus.address or ""
     if terminus.dynamic or address == MANAGEMENT:
         return True
-    is_subscription = terminus.topic or not address or connection.container.nodes.is_exchange(address)
+    is_subscription = terminus.topic or not address or connection.container.nodes.is_exchange(address, terminus)
     return link.is_sender and is_subscription
 
 
@@ -507,7 +507,7 @@ class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
         self._is_held = False
         """What goes out is held for the client's session: it is for the session's next connection, whatever ends."""
         source = read_terminus(link.remote_source)
-        has_own_queue = source.dynamic or connection.container.nodes.is_exchange(source.address or "")
+        has_own_queue = source.dynamic or connection.container.nodes.is_exchange(source.address or "", source)
         self._is_browsing = source.browse and not has_own_queue
         self._shows_ids = read_filters(link.remote_source).after is not None
         is_settled = link.remote_snd_settle_mode == proton.Link.SND_SETTLED

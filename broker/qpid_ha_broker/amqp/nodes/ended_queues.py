@@ -58,7 +58,7 @@ class EndedQueues:
 
     def end_consumers(self, queue: Queue, error: AmqpError) -> None:
         """Of a queue: all their links end."""
-        self._begin(_ending(_stopped_consumers(queue), error))
+        self._begin(ending(_stopped_consumers(queue), error))
 
     def forget(self) -> None:
         """This broker leads no more: whether the queues are gone is the next one's to say."""
@@ -72,7 +72,8 @@ def _stopped_consumers(queue: Queue) -> list[LinkEndpoint]:
     return links
 
 
-def _ending(links: list[LinkEndpoint], error: AmqpError) -> Task:
+def ending(links: list[LinkEndpoint], error: AmqpError) -> Task:
+    """End those that have not ended meanwhile, one at each step."""
     for link in used_up(links):
         link.end(error)
         yield

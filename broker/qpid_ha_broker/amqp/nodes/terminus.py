@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple, cast
 
 import proton
 
+from qpid_ha_broker.access.address_rules import NodeKind
 from qpid_ha_broker.amqp.selectors.selector import Selector, SelectorError, parse_selector
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
+from qpid_ha_broker.amqp.wire.sections import DESTINATION_KIND, MessageSections
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import ModelError
@@ -38,6 +40,10 @@ DELETE_ON_CLOSE = "amqp:delete-on-close:list"
 
 QUEUE_CAPABILITIES = frozenset({"queue", "temporary-queue"})
 TOPIC_CAPABILITIES = frozenset({"topic", "temporary-topic"})
+TEMPORARY_CAPABILITIES = frozenset({"temporary-queue", "temporary-topic"})
+TEMPORARY = "temporary."
+"""What the names of queues, and of topics, with a dynamic address begin with; for access control the name of one to be
+made."""
 SHARED = "shared"
 NO_CREATE = "qpid.no-create"
 """Of a target: a node that is not there is not to be made."""
@@ -66,6 +72,22 @@ class Terminus(NamedTuple):
         """The peer expects a queue."""
         return bool(self.capabilities & QUEUE_CAPABILITIES)
 
+    @property
+    def kind(self) -> NodeKind | None:
+        """What the peer expects; None: it does not say, or says both."""
+        capabilities = self.capabilities
+        if not capabilities:
+            return None
+        is_queue = not QUEUE_CAPABILITIES.isdisjoint(capabilities)
+        if is_queue is not TOPIC_CAPABILITIES.isdisjoint(capabilities):
+            return None
+        return NodeKind.QUEUE if is_queue else NodeKind.TOPIC
+
+    @property
+    def temporary(self) -> bool:
+        """The peer expects what somebody has got by a dynamic address."""
+        return bool(self.capabilities & TEMPORARY_CAPABILITIES)
+
 
 COORDINATOR_CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
 """Several transactions at a time, and each over all sessions of its connection."""
@@ -84,10 +106,34 @@ def read_terminus(terminus: proton.Terminus) -> Terminus:
     )
 
 
+def terminus_of_message(sections: MessageSections, payload: bytes) -> Terminus | None:
+    """What a message for an anonymous relay says of its address by the annotation `x-opt-jms-dest`, as a link would by
+    its capabilities; None: nothing. Raises AmqpError."""
+    kind = sections.destination_kind(payload, sections.header(payload).length)
+    if kind is None:
+        return None
+    if not isinstance(kind, int) or isinstance(kind, bool) or not 0 <= kind < len(_OF_MESSAGES):
+        text = "0 (a queue), 1 (a topic), 2 (a temporary queue) or 3 (a temporary topic)"
+        raise AmqpError(INVALID_FIELD, f"message annotation {DESTINATION_KIND}: expected {text}, found {kind!r:.80}")
+    return _OF_MESSAGES[kind]
+
+
+_OF_MESSAGES = tuple(
+    Terminus(None, False, False, False, False, frozenset({capability}), {})
+    for capability in ("queue", "topic", "temporary-queue", "temporary-topic")
+)
+
+
 def answer_terminus(
-    own: proton.Terminus, remote: proton.Terminus, asked: Terminus, node: Queue | Exchange | None, *, durable: bool
+    own: proton.Terminus,
+    remote: proton.Terminus,
+    asked: Terminus,
+    node: Queue | Exchange | None,
+    key: str = "",
+    *,
+    durable: bool,
 ) -> None:
-    """Fill in what the peer gets: of capabilities and node properties those that hold for `node`.
+    """Fill in what the peer gets: of capabilities and node properties those that hold for `node`, or for its `key`.
 
     `durable`: what has been set up outlives the link. Nothing else does, and no unsettled deliveries.
     """
@@ -95,8 +141,7 @@ def answer_terminus(
     own.durability = proton.Terminus.CONFIGURATION if durable else proton.Terminus.NONDURABLE
     own.expiry_policy = proton.Terminus.EXPIRE_NEVER if durable else proton.Terminus.EXPIRE_WITH_LINK
     own.timeout = 0
-    held = QUEUE_CAPABILITIES if isinstance(node, Queue) else TOPIC_CAPABILITIES if node is not None else frozenset()
-    _put_symbols(own.capabilities, sorted(asked.capabilities & held))
+    _put_symbols(own.capabilities, sorted(asked.capabilities & _held_by(node, key)))
     properties: dict[Any, object] = {}
     if isinstance(node, Queue):
         given = node.arguments.given
@@ -111,6 +156,13 @@ def answer_terminus(
 def answer_coordinator(own: proton.Terminus) -> None:
     """What a coordinator can, whatever the peer hopes for (AMQP 1.0 section 4.5.8): nothing of another broker's."""
     _put_symbols(own.capabilities, COORDINATOR_CAPABILITIES)
+
+
+def _held_by(node: Queue | Exchange | None, key: str) -> frozenset[str]:
+    if node is None:
+        return frozenset()
+    kinds, name = (QUEUE_CAPABILITIES, node.name) if isinstance(node, Queue) else (TOPIC_CAPABILITIES, key)
+    return kinds if name.startswith(TEMPORARY) else kinds - TEMPORARY_CAPABILITIES
 
 
 def answer_source(own: proton.Terminus, remote: proton.Terminus, filters: Filters) -> None:

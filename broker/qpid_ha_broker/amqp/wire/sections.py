@@ -47,6 +47,9 @@ SEQUENCE = "x-opt-qpid-sequence"
 name, and is the same user or nobody like it, could number in its place."""
 NUMBERED = b"x-opt-qpid-"
 """How both begin."""
+DESTINATION_KIND = "x-opt-jms-dest"
+"""Message annotation: what the address in `to` is. Of the same kind is `x-opt-jms-reply-to`, for whoever replies."""
+_KIND = DESTINATION_KIND.encode()
 MAX_NUMBERED_PAIRS = 100
 """Annotations of a message that has those two: they are taken off whenever it goes out."""
 
@@ -164,6 +167,8 @@ class MessageSections:
 
     def __init__(self) -> None:
         self._headers: dict[bytes, Header] = {}
+        self._kinds: dict[bytes, object] = {}
+        """By section of annotations: see `destination_kind`."""
 
     def header(self, payload: bytes) -> Header:
         """The header section, or the defaults where there is none."""
@@ -239,6 +244,22 @@ class MessageSections:
     def annotations(self, payload: bytes) -> Mapping[str, object]:
         """The message annotations; of those that are lists and maps, only the names."""
         return _map(payload, MESSAGE_ANNOTATIONS)
+
+    def destination_kind(self, payload: bytes, header_bytes: int) -> object:
+        """What the annotation DESTINATION_KIND says; None: the message lacks it. `header_bytes`: so long is its header.
+
+        Clients say the same in all of their messages, so each different section is decoded once.
+        """
+        if payload[header_bytes + 2 : header_bytes + 3] in NO_ANNOTATIONS:
+            return None
+        start, end = annotations_at(payload, header_bytes)
+        section = payload[start:end] if end - start <= _CACHED_HEADER_BYTES else b""
+        kind = self._kinds.get(section, self)
+        if kind is self:
+            kind = self.annotations(payload).get(DESTINATION_KIND) if _KIND in payload[start:end] else None
+            if section and len(self._kinds) < _HEADER_CACHE_LENGTH:
+                self._kinds[section] = kind
+        return kind
 
     def selector_value(self, payload: bytes, name: str) -> object:
         """What a selector's identifier stands for (JMS mapping of AMQP 1.0); None where the message lacks it."""

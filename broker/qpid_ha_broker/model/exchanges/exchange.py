@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import LimitReached, ModelError
-from qpid_ha_broker.model.exchanges.topic_trie import TopicTrie
+from qpid_ha_broker.model.exchanges.topic_trie import Reach, TopicTrie, has_wildcards
 from qpid_ha_broker.model.message_reader import EVERYTHING, CompiledSelector, Lookup, MessageReader, NoReader
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
 from qpid_ha_broker.model.work import Task
@@ -25,13 +25,15 @@ from qpid_ha_broker.model.work import Task
 MAX_PATTERN_BYTES = 255
 """Of the key of a new topic binding; AMQP before 1.0 had the same limit."""
 MAX_QUEUES = 5000
-"""To which one exchange may lead: a message for all of them takes so long that nobody is served meanwhile."""
+"""To which one message may go: for more it takes so long that nobody is served meanwhile. Where keys say nothing about
+that, to which one exchange may lead."""
 MAX_HEADERS_ARGUMENTS = 10_000
 """Of all bindings of one headers exchange: each is compared with every message."""
 UNINDEXED_LENGTH = 100
 """Bindings of a queue that is gone that routing forgets together."""
 MAX_SELECTORS_COST = 20_000
-"""Of all different selectors of one exchange, each of which is evaluated for every message: see `CompiledSelector`."""
+"""Of all selectors that one message may meet, each of which is evaluated then: see `CompiledSelector`. Where keys say
+nothing about that, of all different ones of one exchange."""
 MAX_SELECTED_BINDINGS = 100
 """Of one queue to one exchange, if one of them has a selector: which of them match is found for every message."""
 MATCH_ARGUMENT = "x-match"
@@ -141,13 +143,18 @@ class Exchange(ABC):
         """How many bindings lead to that queue."""
         return len(self._keys_of_queue.get(queue, ()))
 
+    def keys_of(self, queue: int) -> list[str]:
+        """The keys by which bindings lead to that queue, the oldest first."""
+        return list(self._keys_of_queue.get(queue, ()))
+
     def bindings(self) -> list[Binding]:
         """All bindings, the oldest first."""
         return list(self._bindings.values())
 
     def check_room(self, binding: Binding) -> None:
         """Raises LimitReached for a new binding that would make routing too slow."""
-        if binding.queue not in self._keys_of_queue and len(self._keys_of_queue) >= MAX_QUEUES:
+        is_new = binding.queue not in self._keys_of_queue
+        if is_new and len(self._keys_of_queue) >= MAX_QUEUES and self._has_too_many(binding):
             raise LimitReached(
                 f"exchange {self.name} leads to {MAX_QUEUES} queues, and may lead to no more: use another"
             )
@@ -159,11 +166,25 @@ class Exchange(ABC):
             )
         if text and text not in self._selectors:
             cost = sum(selector.compiled.cost for selector in self._selectors.values())
-            if cost + self.reader.selector(text).cost > MAX_SELECTORS_COST:
+            own_cost = self.reader.selector(text).cost
+            if cost + own_cost > MAX_SELECTORS_COST and self._costs_too_much(binding, own_cost):
                 raise LimitReached(
                     f"the {len(self._selectors)} different selectors of exchange {self.name} cost {cost} units for each"
                     f" message, and {MAX_SELECTORS_COST} are allowed: use another exchange, keys, or fewer selectors"
                 )
+
+    def _has_too_many(self, _binding: Binding) -> bool:
+        """Whether one message might go to more than MAX_QUEUES with that binding, of an exchange that leads to more."""
+        return True
+
+    def _costs_too_much(self, _binding: Binding, _cost: int) -> bool:
+        """Whether one message might cost more than MAX_SELECTORS_COST with that binding, of an exchange that
+        has more."""
+        return True
+
+    def _weigh(self, _queue: int, _key: str, _cost: int) -> None:
+        """The selector of a binding costs so much now; 0: it has none."""
+        return
 
     def __len__(self) -> int:
         """How many bindings there are."""
@@ -224,12 +245,14 @@ class Exchange(ABC):
             selector = self._selectors[text] = _Selector(text, _compiled(self.reader, text))
         selector.bindings += 1
         self._selected.setdefault(queue, {})[key] = selector
+        self._weigh(queue, key, selector.compiled.cost)
 
     def _forget_selector(self, queue: int, key: str) -> None:
         selected = self._selected.get(queue)
         selector = None if selected is None else selected.pop(key, None)
         if selected is None or selector is None:
             return
+        self._weigh(queue, key, 0)
         if not selected:
             del self._selected[queue]
         selector.bindings -= 1
@@ -286,7 +309,8 @@ class DirectExchange(Exchange):
 class TopicExchange(Exchange):
     """To the queues that are bound with a pattern of words which the message's key fits.
 
-    Publishers repeat themselves: the route of a key that was seen since the last change is one look-up.
+    Publishers repeat themselves: the route of a key that was seen since a change that may
+    matter to it is one look-up.
     """
 
     kind = ExchangeKind.TOPIC
@@ -302,6 +326,17 @@ class TopicExchange(Exchange):
         if size > MAX_PATTERN_BYTES:
             raise LimitReached(f"the key of a topic binding is at most {MAX_PATTERN_BYTES} bytes, found {size}")
 
+    def _has_too_many(self, binding: Binding) -> bool:
+        most, more = self._trie.reach().queues, self._trie.reach(binding.key, Reach(1, 0)).queues
+        return more > max(most, MAX_QUEUES)
+
+    def _costs_too_much(self, binding: Binding, cost: int) -> bool:
+        most, more = self._trie.reach().cost, self._trie.reach(binding.key, Reach(0, cost)).cost
+        return more > max(most, MAX_SELECTORS_COST)
+
+    def _weigh(self, queue: int, key: str, cost: int) -> None:
+        self._trie.weigh(key, queue, cost)
+
     def route(self, key: str, properties: Properties) -> tuple[int, ...]:
         queues = self._routes.get(key)
         return self._match(key) if queues is None else queues
@@ -316,11 +351,18 @@ class TopicExchange(Exchange):
 
     def _index(self, binding: Binding) -> None:
         self._trie.add(binding.key, binding.queue)
-        self._routes.clear()
+        self._forget_routes(binding.key)
 
     def _unindex(self, binding: Binding) -> None:
         self._trie.remove(binding.key, binding.queue)
-        self._routes.clear()
+        self._forget_routes(binding.key)
+
+    def _forget_routes(self, pattern: str) -> None:
+        """Of the keys that it may match: most bindings are for one, and the routes of other topics stay."""
+        if has_wildcards(pattern):
+            self._routes.clear()
+        else:
+            self._routes.pop(pattern, None)
 
 
 class FanoutExchange(Exchange):

@@ -98,7 +98,9 @@ class AccessRules:
         if not isinstance(name, str) or name not in names:
             raise ControlError(INVALID_PARAMS, f"there is no action {name!r:.80}; {nearest(str(name)[:80], names)}")
         subject = Subject.logged_in(user, is_local=local)
-        decision = self._access.decide(subject, Permission(name), node)
+        decision = self._access.decide(
+            subject, Permission(name), *self._connections.container.nodes.access_by_name(node)
+        )
         return {"allowed": decision.is_allowed, "reason": decision.reason}
 
     def limits(self, params: dict[str, object]) -> object:
