@@ -10,7 +10,7 @@ from model_support import Core, TextReader, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import InvalidArgument, LimitReached
 from qpid_ha_broker.model.exchanges.exchange import (
-    MAX_SELECTED_BINDINGS,
+    MAX_CONDITIONAL_BINDINGS,
     MAX_SELECTORS_COST,
     SELECTOR_ARGUMENT,
     Binding,
@@ -140,7 +140,7 @@ def test_another_selector_takes_the_place_of_the_one_before_and_none_is_left_beh
     core.configuration.bind("x", "a", "news.#", selects(BLUE))
     core.configuration.unbind("x", "a", "news.#")
     core.configuration.delete_queue("b")
-    assert (exchange._selectors, exchange._selected) == ({}, {})
+    assert (exchange._selectors, exchange._conditions) == ({}, {})
 
 
 def test_a_backup_and_a_restart_route_alike() -> None:
@@ -185,12 +185,12 @@ def test_the_work_for_one_message_is_bounded() -> None:
     assert len(exchange._selectors) == most + 1
     core.configuration.bind("x", "q", "another", selects(RED))
     other = core.queue("other")
-    for number in range(MAX_SELECTED_BINDINGS):
+    for number in range(MAX_CONDITIONAL_BINDINGS):
         core.configuration.bind("x", "other", f"k{number}", {})
     with pytest.raises(LimitReached, match="100"):
         core.configuration.bind("x", "other", "more", selects(RED))
     core.configuration.bind("x", "other", "more", {})
-    assert exchange.count_of(other.id) == MAX_SELECTED_BINDINGS + 1
+    assert exchange.count_of(other.id) == MAX_CONDITIONAL_BINDINGS + 1
 
 
 class HalfReader(TextReader):
