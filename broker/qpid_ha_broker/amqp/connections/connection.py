@@ -18,9 +18,10 @@ from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.connections.link_table import LinkTable
 from qpid_ha_broker.amqp.connections.send_window import SendWindow
+from qpid_ha_broker.amqp.connections.sole_connections import DETECTION_POLICY, WEAK, SoleConnections
 from qpid_ha_broker.amqp.connections.transactions import Transactions
 from qpid_ha_broker.amqp.nodes.access_checks import marked_refusal, subject_of
-from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
+from qpid_ha_broker.amqp.nodes.identity import ClientNames, PeerIdentity
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
@@ -124,6 +125,15 @@ def transactions_of(connection: Connection, request: RelayRequest | None, set_na
     return connection.relay.transactions_of(request, set_name)
 
 
+def names_of_client(connection: Connection, request: RelayRequest | None) -> ClientNames:
+    """Of the client of a link that `connection` has: another broker's, where that relays it."""
+    user = subject_of(connection, request).user
+    if request is not None:
+        return ClientNames(user, request.container, request.path[0], request.client)
+    container_id = connection.engine.connection.remote_container or ""
+    return ClientNames(user, container_id, connection.container.settings.name, connection.relay.name)
+
+
 class Remotes(Protocol):
     """Who has links of clients attached to nodes of brokers outside of the cluster."""
 
@@ -156,6 +166,7 @@ class Connections:
         """Whether this text is for a broker of the cluster alone to know; asked where brokers have no login."""
         self.open: dict[Connection, Opening] = {}
         """A dictionary, as all that is gone through: a run can be repeated."""
+        self.sole = SoleConnections()
         self.made = count(1)
         """Numbers of connections, whether they come to be open or not."""
         self._numbers = count(1)
@@ -165,11 +176,21 @@ class Connections:
         """`connection` is open, and served."""
         self.open[connection] = Opening(next(self._numbers), self.container.steady.wall_ms())
         self.container.limits.connected(connection.links.use)
+        if connection.is_sole:
+            self.sole.opened(names_of_client(connection, None), connection)
 
     def closed(self, connection: Connection) -> None:
         """`connection` is served no more, if it ever was."""
         if self.open.pop(connection, None) is not None:
             self.container.limits.disconnected(connection.links.use)
+            if connection.is_sole:
+                self.sole.closed(names_of_client(connection, None), connection)
+
+    def sole_refusal(self, connection: Connection) -> AmqpError | None:
+        """Why it cannot be the only one with its container id, if it asks for that."""
+        if not connection.is_sole:
+            return None
+        return self.sole.refusal(names_of_client(connection, None), connection.engine.remote_properties)
 
     def limit_refusal(self, connection: Connection) -> AmqpError | None:
         """Why the user of `connection` may not have one more, if so. Those of other brokers, which bring links of many
@@ -348,6 +369,8 @@ class Connection:
         self.is_open = False
         self.is_admin = False
         """Marked for administration: let in everywhere, also where clients are not served."""
+        self.is_sole = False
+        """The client asks that its user has no other connection with its container id."""
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
         self.relay = ConnectionRelay(connections.relays, connections.remotes, next(connections.made))
@@ -481,9 +504,11 @@ class Connection:
     # --- what the peer did: see engine.Handler
 
     def opened(self) -> None:
-        refusal = self._read_open() or self._admit(self) or self._connections.limit_refusal(self)
+        connections = self._connections
+        refusal = self._read_open() or self._admit(self)
+        refusal = refusal or connections.sole_refusal(self) or connections.limit_refusal(self)
         if refusal is None:
-            self._connections.opened(self)
+            connections.opened(self)
             self.log.is_let_in = True
             if self.session is None:
                 self.answer_open()
@@ -506,6 +531,7 @@ class Connection:
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         is_ours = isinstance(properties, dict) and properties.get("product") == OUR_PRODUCT
         self.relay.is_broker = self.is_admin and is_ours and _has_proved(self, self._connections.is_proof, properties)
+        self.is_sole = SOLE_CONNECTION in desired and not self.is_admin
         self._reads_refusals = is_ours or SOLE_CONNECTION in desired
         self.relay.opened(self.is_admin, desired)
         try:
@@ -529,9 +555,14 @@ class Connection:
         stream = (STREAM_CAPABILITY,) if self.engine.input.stream is not None else ()
         relay = _RELAY_CAPABILITIES if self.relay.is_proxy else ()
         sessions = self.container.sessions.capabilities(relays=self.relay.relays is not None)
-        capabilities = (*self.container.capabilities, *sessions, *shared, *stream, *relay)
+        # Where clients are served by several brokers, each knows its own connections alone, and so offers nothing.
+        is_sole = self.is_sole and self.relay.relays is None and not self.container.directory.has_many_sets
+        sole = (SOLE_CONNECTION,) if is_sole else ()
+        capabilities = (*self.container.capabilities, *sessions, *shared, *stream, *relay, *sole)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": OUR_PRODUCT, "version": settings.version}
+        if is_sole:
+            properties[DETECTION_POLICY] = WEAK
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
         else:

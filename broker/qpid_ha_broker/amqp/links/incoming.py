@@ -8,7 +8,7 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.access.rules import Permission, Subject
-from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
+from qpid_ha_broker.amqp.connections.connection import Connection, names_of_client, transactions_of
 from qpid_ha_broker.amqp.connections.nodes import Target
 from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
 from qpid_ha_broker.amqp.nodes.access_checks import subject_of
@@ -284,6 +284,7 @@ class IncomingLink(ReceivingLink):
         container = connection.container
         self._relay = relay
         self._subject = subject_of(connection, relay)
+        self._origin = names_of_client(connection, relay).origin
         self.is_relayed = relay is not None
         if self.is_relayed:
             self._late_refusal = symbol_map({LATE_REFUSAL: True})
@@ -546,7 +547,7 @@ class IncomingLink(ReceivingLink):
         if isinstance(target, Queue):
             token = hosted.resources.publish(target, message, now_ms)
         else:
-            token = self._container.publisher.publish(target, message, key, now_ms)
+            token = self._container.publisher.publish(target, message, key, now_ms, self._origin)
         hosted.touch()
         return token
 
@@ -612,7 +613,7 @@ class IncomingLink(ReceivingLink):
         transaction_id, transaction = transactions.of(delivery)
         hosted, target, key = self._destination(message.payload)
         transactions.join(transaction, hosted)
-        transaction.publish(Publish(target, hosted.by_own_clock(message, self.hosted), key))
+        transaction.publish(Publish(target, hosted.by_own_clock(message, self.hosted), key, self._origin))
         transactions.check_size(transaction)
         engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
         self.answered()

@@ -8,9 +8,8 @@ from typing import Any
 
 import proton
 
-from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
+from qpid_ha_broker.amqp.connections.connection import Connection, names_of_client, transactions_of
 from qpid_ha_broker.amqp.links.paced_consumer import PacedConsumer
-from qpid_ha_broker.amqp.nodes.access_checks import subject_of
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
@@ -23,7 +22,6 @@ from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
-from qpid_ha_broker.model.sets.following import owner_name
 from qpid_ha_broker.model.sets.resources import release_unseen
 from qpid_ha_broker.model.transactions.transaction import Transaction
 from qpid_ha_broker.model.work import emptied
@@ -76,18 +74,16 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         self._answered: list[Answered] = []
         """In this turn, and not settled by the consumer: it waits for our word."""
         self._unconfirmed: deque[tuple[CommitToken, list[Answered]]] = deque()
-        name = connection.engine.connection.remote_container or ""
         hosted.touch()
         self.is_relayed = relay is not None
         owner: object = connection
         if relay is not None:
-            owner, name = connection.relay.owner_of(relay.client), relay.container
+            owner = connection.relay.owner_of(relay.client)
         self._owner = owner
         self.subscriber: Subscriber | None = None
-        """Whose durable subscription it consumes; None: nobody's."""
+        """By that it is known in `HostedSet.named_consumers`; None: no other link takes its place."""
         self._is_stolen = False
-        user = subject_of(connection, relay).user
-        hosted.resources.subscribe(queue, self, owner, owner_name(user, name))
+        hosted.resources.subscribe(queue, self, owner, names_of_client(connection, relay).of_client)
         hosted.links[self] = None
         if relay is not None:
             link.properties = self._reclaim(relay).properties()
@@ -358,6 +354,11 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
 
+    def named(self, subscriber: Subscriber) -> None:
+        """It is the link of that name which consumes from its queue, until a newer one does."""
+        self.subscriber = subscriber
+        self.hosted.named_consumers.began(self)
+
     def stolen(self, connection: Connection, relay: RelayRequest | None, text: str) -> None:
         """The same client has attached the link anew, on `connection`: it will not answer what it got on this one."""
         self._is_stolen, mine = True, self._relay
@@ -395,6 +396,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         now_ms = self.hosted.now_ms
         keep_until_ms = now_ms + RETURN_MS if lost and self.is_relayed and not self.browsing else 0
         resources.unsubscribe(self.queue, self, now_ms, keep_until_ms=keep_until_ms)
+        self.hosted.named_consumers.ended(self)
         self._window.forget(self)
         self.hosted.forget(self)
 

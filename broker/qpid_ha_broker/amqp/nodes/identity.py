@@ -5,6 +5,37 @@ from __future__ import annotations
 import ipaddress
 from typing import NamedTuple
 
+from qpid_ha_broker.events.joined_names import joined
+from qpid_ha_broker.model.exchanges.exchange import Origin
+from qpid_ha_broker.model.sets.following import owner_name
+
+
+class ClientNames(NamedTuple):
+    """What a client is called by that publishes, subscribes, or has a queue alone."""
+
+    user: str
+    """Who it has proved to be; empty: nobody."""
+    container: str
+    broker: str
+    """To which it is connected."""
+    connection: str
+    """By a name of that broker's which none of its other connections has."""
+
+    @property
+    def of_client(self) -> str:
+        """Of all connections of one user and container id."""
+        return owner_name(self.user, self.container)
+
+    @property
+    def of_connection(self) -> str:
+        """Of three parts, where that of a client has two."""
+        return joined((self.broker, self.connection, ""))
+
+    @property
+    def origin(self) -> Origin:
+        """Of what it publishes."""
+        return self.of_connection, self.of_client
+
 
 class PeerIdentity(NamedTuple):
     """What a peer's open and its login have said of it, once it has opened."""
