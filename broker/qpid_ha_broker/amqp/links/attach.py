@@ -529,7 +529,8 @@ def _subscription(
     """A consumer of an exchange: see `subscriptions`, whose table has the kinds."""
     nodes, subject = connection.container.nodes, subject_of(connection, relay)
     nodes.check_arguments(subject, terminus)
-    own, names, link_name = _own_queue(connection, relay), names_of_client(connection, relay), _subscriber(connection, link, relay)
+    own, names = _own_queue(connection, relay), names_of_client(connection, relay)
+    link_name = _subscriber(connection, link, relay)
     part = _session_part(connection, link, relay)
     # Who cannot be known again, for want of a container id, does not come back.
     timeout_s = 0 if SHARED in terminus.capabilities or not link_name.container else terminus.timeout_s

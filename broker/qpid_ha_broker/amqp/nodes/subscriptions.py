@@ -15,9 +15,9 @@ shared durable           user, container, subscription       for several links  
 shared, not durable      the same, but other names           the same, auto-delete      when its last link has ended
 shared and global        user, subscription                  as without global          as without global
 
-The name of a subscription is that of the link up to a `|`, behind which clients number their links. Of what is durable, one
-name is either shared or not. Who asks for another exchange, key or selector, or changes `no-local`, ends what was there and
-begins anew; of a shared subscription only while nobody consumes.
+The name of a shared subscription is that of the link up to a `|`, behind which clients number their links. Of what is
+durable, one name is either shared or not. Who asks for another exchange, key or selector, or changes `no-local`, ends
+what was there and begins anew; of a shared subscription only while nobody consumes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from qpid_ha_broker.model.queues.queue_arguments import SUBSCRIPTION, with_creat
 from qpid_ha_broker.model.sets.catalog import Catalog
 
 MOST_NAME_CHARACTERS: Final = 1023
-"""Of a container id or the name of a link by which a subscription is known: of longer ones proxies pass on the beginning
-alone, and two of them would be taken for one."""
+"""Of a container id or the name of a link by which a subscription is known: of longer ones proxies pass on the
+beginning alone, and two of them would be taken for one."""
 _SEPARATOR = ":"
 _LINK_SEPARATOR = "|"
 _GLOBAL_LINKS = "global"
@@ -169,7 +169,7 @@ class SubscriptionTerms(NamedTuple):
     created_by: str = ""
     """See `with_creator`."""
     timeout_s: int = 0
-    """So long the subscription waits for its link to come back; 0: for ever, or, of one that is not durable, not at all."""
+    """So long the subscription waits for its link to come back; 0: for ever, or not at all if it is not durable."""
 
 
 class Subscriptions:
@@ -403,13 +403,13 @@ def _with_selector(arguments: Arguments) -> dict[str, Scalar]:
 
 def _check_names(container: str, name: str) -> None:
     """Raises AmqpError for those by which no subscription can be known."""
+    if not name:
+        raise AmqpError(INVALID_FIELD, f"the name of a subscription is that of its link up to a {_LINK_SEPARATOR}")
     if not container:
         raise AmqpError(
             PRECONDITION_FAILED,
             "a subscription that is durable or shared belongs to a container id, and this connection has none",
         )
-    if not name:
-        raise AmqpError(INVALID_FIELD, f"the name of a subscription is that of its link up to a {_LINK_SEPARATOR}")
     if max(len(container), len(name)) > MOST_NAME_CHARACTERS:
         text = "the container id and the link of a subscription that is durable or shared have names of at most"
         raise AmqpError(INVALID_FIELD, f"{text} {MOST_NAME_CHARACTERS} characters: use shorter ones")

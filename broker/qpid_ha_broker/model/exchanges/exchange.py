@@ -34,7 +34,8 @@ UNINDEXED_LENGTH = 100
 MAX_SELECTORS_COST = 20_000
 """Of all different selectors of one exchange, each of which is evaluated for every message: see `CompiledSelector`."""
 MAX_CONDITIONAL_BINDINGS = 100
-"""Of one queue to one exchange, if one of them has a selector or is for others' messages alone: which of them match is found for every message."""
+"""Of one queue to one exchange, if one of them has a selector or NO_LOCAL_ARGUMENT: which of them match is found for
+every message."""
 MATCH_ARGUMENT = "x-match"
 SELECTOR_ARGUMENT = "x-filter-jms-selector"
 """As the Java broker of Qpid calls it. Releases that know no selectors of bindings ignore it."""
@@ -173,8 +174,8 @@ class Exchange(ABC):
         is_conditional = has_condition(binding.arguments) or binding.queue in self._conditions
         if is_conditional and self.count_of(binding.queue) >= MAX_CONDITIONAL_BINDINGS:
             raise LimitReached(
-                f"a queue that has a binding with a selector or {NO_LOCAL_ARGUMENT} has at most {MAX_CONDITIONAL_BINDINGS} to one"
-                " exchange"
+                f"a queue that has a binding with a selector or {NO_LOCAL_ARGUMENT} has at most"
+                f" {MAX_CONDITIONAL_BINDINGS} to one exchange"
             )
         text = selector_of(binding.arguments)
         if text and text not in self._selectors:
