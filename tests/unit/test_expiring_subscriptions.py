@@ -76,9 +76,7 @@ def test_a_queue_a_shared_subscription_and_who_cannot_be_known_again_are_granted
 
 
 @pytest.mark.parametrize("ends", ["detaches", "vanishes", "closes its connection"])
-def test_a_subscription_with_a_timeout_keeps_what_comes_until_its_link_is_back(
-    broker: PairedBroker, ends: str
-) -> None:
+def test_a_subscription_with_a_timeout_keeps_what_comes_until_its_link_is_back(broker: PairedBroker, ends: str) -> None:
     at(broker, 0)
     client = client_of(broker)
     link = subscribe(client, "amq.topic", "news", timeout_s=60)
@@ -111,7 +109,7 @@ def test_it_is_deleted_when_its_time_is_over_or_its_link_is_closed(broker: Paire
 
 
 def test_it_has_the_limits_of_a_queue_whose_reader_may_never_come_back() -> None:
-    limits = {"qpid.max_count": 3, "qpid.policy_type": "self-destruct"}
+    limits: dict[str, int | str] = {"qpid.max_count": 3, "qpid.policy_type": "self-destruct"}
     broker = PairedBroker(ContainerSettings("b", "0", NodeSettings(temporary_limits=limits)))
     client = client_of(broker)
     subscribe(client, "amq.topic", "news", timeout_s=60).detach()
@@ -183,7 +181,7 @@ def test_a_browser_of_an_exclusive_queue_takes_it_from_nobody(broker: PairedBrok
 def test_an_exclusive_queue_stays_its_clients_when_the_connection_to_the_primary_is_given_up() -> None:
     proxied = PairedProxy()
     proxied.container.default.configuration.declare_queue("q", {"qpid.exclusive": True})
-    client = client_of(proxied)
+    client = proxied.client(container="shop")
     link = subscribe(client, "q", "worker")
     proxied.give_up_upstream()
     proxied.settle_down()

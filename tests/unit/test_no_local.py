@@ -1,11 +1,11 @@
 """The filter `no-local`: what a subscriber publishes itself is not kept for it (JMS 2.0 section 8.3).
 
-Qpid JMS attaches so for `createConsumer(topic, selector, true)` and `createDurableConsumer(topic, name, selector, true)`.
+Qpid JMS attaches so for `createConsumer(topic, selector, true)`, and for
+`createDurableConsumer(topic, name, selector, true)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import proton
@@ -39,8 +39,8 @@ def own_queue(broker: PairedBroker) -> Queue:
 
 
 @pytest.fixture(params=["link", "anonymous relay", "transaction"])
-def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    return request.param
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def publish(client: PairedClient, way: str, body: str) -> None:

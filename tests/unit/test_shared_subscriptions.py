@@ -1,8 +1,8 @@
 """Shared subscriptions: several links consume from one, durable or not, and nobody comes into another one's.
 
-`SHARED` and `GLOBAL` are what Qpid JMS attaches for `createSharedConsumer` and `createSharedDurableConsumer`: the links are
-called `NAME`, `NAME|2`, of what is not durable `NAME|volatile1`, and without a client id `NAME|global`, `NAME|global2`,
-`NAME|global-volatile1`.
+`SHARED` and `GLOBAL` are what Qpid JMS attaches for `createSharedConsumer` and `createSharedDurableConsumer`: the links
+are called `NAME`, `NAME|2`, of what is not durable `NAME|volatile1`, and without a client id `NAME|global`,
+`NAME|global2`, `NAME|global-volatile1`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_links_of_one_shared_subscription_have_its_messages_in_turn(
 def test_the_answer_says_that_it_is_shared(broker: PairedBroker, durable: bool) -> None:
     link = share(client_of(broker), "orders|global", durable=durable, capabilities=GLOBAL)
     remote = link.remote_source
-    assert set(value_of(remote.capabilities).elements) == {"global", "shared", "topic"}
+    assert value_of(remote.capabilities) == symbols("global", "shared", "topic")
     assert (remote.expiry_policy == proton.Terminus.EXPIRE_NEVER) is durable
     assert value_of(share(client_of(broker), "other", capabilities=("topic", "global")).remote_source.capabilities) == (
         symbols("topic")
@@ -261,8 +261,10 @@ def test_a_shared_subscription_needs_a_name_and_a_container_unless_it_is_global(
 def test_another_topic_or_selector_is_refused_while_somebody_consumes(broker: PairedBroker, durable: bool) -> None:
     client = client_of(broker)
     link = share(client, "orders", durable=durable)
-    for number, asked in enumerate(({"address": "amq.fanout"}, {"filters": {"s": (SELECTOR, "a = 1")}})):
-        refused = share(client, f"orders|{number + 2}", durable=durable, **asked)
+    for refused in (
+        share(client, "orders|2", durable=durable, address="amq.fanout"),
+        share(client, "orders|3", durable=durable, filters={"s": (SELECTOR, "a = 1")}),
+    ):
         assert condition(refused) == "amqp:resource-locked"
     publish(broker, "amq.topic", "a")
     assert accepted(client, link) == ["a"]
@@ -306,9 +308,9 @@ def test_a_receiver_without_a_source_unsubscribes_from_a_shared_one(
 ) -> None:
     client = client_of(broker)
     link = share(client, name, durable=True, capabilities=capabilities)
-    assert condition(busy := subscribe(client_of(broker, "shop"), None, name)) == "amqp:resource-locked"
+    busy = subscribe(client_of(broker), None, name)
+    assert condition(busy) == "amqp:resource-locked"
     leave(client, link)
-    leave(client_of(broker), busy)
     assert condition(subscribe(client_of(broker, "shop", "mallory"), None, name)) == "amqp:not-found"
     receiver = subscribe(client, None, name)
     assert receiver.remote_source.address == "amq.topic/#"

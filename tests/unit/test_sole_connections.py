@@ -23,11 +23,11 @@ def broker(request: pytest.FixtureRequest) -> PairedBroker:
 
 
 def connect(
-    broker: PairedBroker, container: str = "shop", user: str = "", *, asks: bool = True, **properties: Any
+    broker: PairedBroker, container: str = "shop", user: str = "", *, asks: bool = True, policy: Any = None
 ) -> PairedClient:
     client = PairedClient(
         broker,
-        {proton.symbol(name.replace("_", "-")): value for name, value in properties.items()} or None,
+        None if policy is None else {proton.symbol(ENFORCEMENT_POLICY): policy},
         (SOLE_CONNECTION,) if asks else (),
         container=container,
         user=user,
@@ -36,7 +36,7 @@ def connect(
     return client
 
 
-def refusal(client: PairedClient) -> tuple[str, dict[str, Any] | None] | None:
+def refusal(client: PairedClient) -> tuple[str, Any] | None:
     condition = client.connection.remote_condition
     return None if condition is None else (condition.name, condition.info)
 
@@ -87,16 +87,38 @@ def test_who_does_not_ask_is_neither_refused_nor_in_the_way(broker: PairedBroker
 
 def test_who_asks_for_it_takes_the_place_of_the_older_one(broker: PairedBroker) -> None:
     first = connect(broker)
-    second = connect(broker, **{ENFORCEMENT_POLICY: proton.uint(1)})
+    second = connect(broker, policy=proton.uint(1))
     assert refusal(first) == ("amqp:resource-locked", {"sole-connection-enforcement": True})
     assert refusal(second) is None
+    assert refusal(connect(broker)) is not None
+
+
+def test_a_client_that_comes_back_before_its_loss_was_noticed_is_let_in(broker: PairedBroker) -> None:
+    """Who lives is heard of within a quarter of the idle time-out."""
+    at_broker = broker.proxy if isinstance(broker, PairedProxy) else broker
+    dead = connect(broker)
+    dead.peer.engine.transport.idle_timeout = 60
+    at_broker.container.now_ms += 20_000
+    assert refusal(connect(broker)) is not None
+    at_broker.container.now_ms += 1
+    assert refusal(connect(broker)) is None
+    assert refusal(dead) == ("amqp:resource-locked", {"sole-connection-enforcement": True})
+
+
+def test_a_client_that_is_heard_of_keeps_its_id(broker: PairedBroker) -> None:
+    at_broker = broker.proxy if isinstance(broker, PairedProxy) else broker
+    first = connect(broker)
+    first.peer.engine.transport.idle_timeout = 60
+    at_broker.container.now_ms += 15_000
+    first.sender("amq.topic")
+    at_broker.container.now_ms += 15_000
     assert refusal(connect(broker)) is not None
 
 
 @pytest.mark.parametrize("policy", [0, 2, -1, "1", None])
 def test_any_other_policy_is_the_standards_own(broker: PairedBroker, policy: Any) -> None:
     first = connect(broker)
-    assert refusal(connect(broker, **{ENFORCEMENT_POLICY: policy})) is not None
+    assert refusal(connect(broker, policy=policy)) is not None
     assert refusal(first) is None
 
 

@@ -20,8 +20,8 @@ from qpid_ha_broker.amqp.connections.link_table import LinkTable
 from qpid_ha_broker.amqp.connections.send_window import SendWindow
 from qpid_ha_broker.amqp.connections.sole_connections import DETECTION_POLICY, WEAK, SoleConnections
 from qpid_ha_broker.amqp.connections.transactions import Transactions
-from qpid_ha_broker.amqp.nodes.access_checks import marked_refusal, subject_of
-from qpid_ha_broker.amqp.nodes.identity import ClientNames, PeerIdentity
+from qpid_ha_broker.amqp.nodes.access_checks import client_names, marked_refusal, subject_of
+from qpid_ha_broker.amqp.nodes.identity import PeerIdentity, connection_name
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
@@ -125,20 +125,20 @@ def transactions_of(connection: Connection, request: RelayRequest | None, set_na
     return connection.relay.transactions_of(request, set_name)
 
 
-def names_of_client(connection: Connection, request: RelayRequest | None) -> ClientNames:
-    """Of the client of a link that `connection` has: another broker's, where that relays it."""
-    user = subject_of(connection, request).user
-    if request is not None:
-        return ClientNames(user, request.container, request.path[0], request.client)
-    container_id = connection.engine.connection.remote_container or ""
-    return ClientNames(user, container_id, connection.container.settings.name, connection.relay.name)
-
-
 class Remotes(Protocol):
     """Who has links of clients attached to nodes of brokers outside of the cluster."""
 
     def relay(self, connection: Connection, link: proton.Link, address: str) -> AnsweredElsewhere | None:
         """Have `link` attached there; None: `address` is no such node. Raises AmqpError."""
+
+
+class OpenRequest(NamedTuple):
+    """What a client's open asks for, and who answers it has to know."""
+
+    to_be_sole: bool
+    """Its user is to have no other connection with its container id."""
+    for_refusals: bool
+    """It knows an open of which no connection comes (`ESTABLISHMENT_FAILED`), or is a broker of ours."""
 
 
 class Opening(NamedTuple):
@@ -176,21 +176,22 @@ class Connections:
         """`connection` is open, and served."""
         self.open[connection] = Opening(next(self._numbers), self.container.steady.wall_ms())
         self.container.limits.connected(connection.links.use)
-        if connection.is_sole:
-            self.sole.opened(names_of_client(connection, None), connection)
+        if connection.asks.to_be_sole:
+            self.sole.opened(client_names(connection), connection)
 
     def closed(self, connection: Connection) -> None:
         """`connection` is served no more, if it ever was."""
         if self.open.pop(connection, None) is not None:
             self.container.limits.disconnected(connection.links.use)
-            if connection.is_sole:
-                self.sole.closed(names_of_client(connection, None), connection)
+            if connection.asks.to_be_sole:
+                self.sole.closed(client_names(connection), connection)
 
     def sole_refusal(self, connection: Connection) -> AmqpError | None:
         """Why it cannot be the only one with its container id, if it asks for that."""
-        if not connection.is_sole:
+        if not connection.asks.to_be_sole:
             return None
-        return self.sole.refusal(names_of_client(connection, None), connection.engine.remote_properties)
+        properties = connection.engine.remote_properties
+        return self.sole.refusal(client_names(connection), properties, self.container.now_ms)
 
     def limit_refusal(self, connection: Connection) -> AmqpError | None:
         """Why the user of `connection` may not have one more, if so. Those of other brokers, which bring links of many
@@ -369,8 +370,6 @@ class Connection:
         self.is_open = False
         self.is_admin = False
         """Marked for administration: let in everywhere, also where clients are not served."""
-        self.is_sole = False
-        """The client asks that its user has no other connection with its container id."""
         self.is_shared = False
         """Another broker has opened it to have sub-channels on it."""
         self.relay = ConnectionRelay(connections.relays, connections.remotes, next(connections.made))
@@ -381,8 +380,7 @@ class Connection:
         self.peer_has_closed = False
         self.is_hung_up = False
         """Our side of the stream is to end after what is already due, without a close; nothing is read any more."""
-        self._reads_refusals = False
-        """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`), or is a broker of ours."""
+        self.asks = OpenRequest(to_be_sole=False, for_refusals=False)
         self._deadline_ms = 0
         self._admit = admit
         self.sessions_open = 0
@@ -398,6 +396,7 @@ class Connection:
         if self.is_hung_up:
             self.is_behind = False
             return
+        self.engine.input.heard_ms = self.container.now_ms
         self.engine.push(data)
         self.is_behind = not self.engine.process(self, budget)
         stream = self.engine.input.stream
@@ -442,7 +441,12 @@ class Connection:
         """Who the peer is."""
         transport = self.engine.transport
         return PeerIdentity(
-            self.peer, (transport.authenticated and transport.user) or "", self.is_admin, self.relay.is_broker
+            self.peer,
+            (transport.authenticated and transport.user) or "",
+            self.is_admin,
+            self.relay.is_broker,
+            self.engine.connection.remote_container or "",
+            connection_name(self.container.settings.name, self.relay.name),
         )
 
     @property
@@ -493,7 +497,7 @@ class Connection:
         open from us makes it begin again with its first address. But every client survives the end of the stream, as in
         a crash. So the reason is told to those only who are known to go on after it.
         """
-        if self.is_admin or self.peer_channel is not None or self._reads_refusals:
+        if self.is_admin or self.peer_channel is not None or self.asks.for_refusals:
             self.end(error)
         elif not self._ended:
             self.log.write("info", f"sent away: {error.description}")
@@ -531,8 +535,8 @@ class Connection:
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         is_ours = isinstance(properties, dict) and properties.get("product") == OUR_PRODUCT
         self.relay.is_broker = self.is_admin and is_ours and _has_proved(self, self._connections.is_proof, properties)
-        self.is_sole = SOLE_CONNECTION in desired and not self.is_admin
-        self._reads_refusals = is_ours or SOLE_CONNECTION in desired
+        knows_refusals = SOLE_CONNECTION in desired
+        self.asks = OpenRequest(knows_refusals and not self.is_admin, is_ours or knows_refusals)
         self.relay.opened(self.is_admin, desired)
         try:
             session = read_session(properties)
@@ -556,7 +560,7 @@ class Connection:
         relay = _RELAY_CAPABILITIES if self.relay.is_proxy else ()
         sessions = self.container.sessions.capabilities(relays=self.relay.relays is not None)
         # Where clients are served by several brokers, each knows its own connections alone, and so offers nothing.
-        is_sole = self.is_sole and self.relay.relays is None and not self.container.directory.has_many_sets
+        is_sole = self.asks.to_be_sole and self.relay.relays is None and not self.container.directory.has_many_sets
         sole = (SOLE_CONNECTION,) if is_sole else ()
         capabilities = (*self.container.capabilities, *sessions, *shared, *stream, *relay, *sole)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]

@@ -7,7 +7,7 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.access.rules import Access, Permission
-from qpid_ha_broker.amqp.connections.connection import Connection, Remotes, names_of_client
+from qpid_ha_broker.amqp.connections.connection import Connection, Remotes
 from qpid_ha_broker.amqp.connections.nodes import TEMPORARY, Target
 from qpid_ha_broker.amqp.links.anonymous_relay import AnonymousRelay
 from qpid_ha_broker.amqp.links.coordinator import CoordinatorLink, answer_late
@@ -17,7 +17,7 @@ from qpid_ha_broker.amqp.links.management_link import ManagementLink, ReplyLink
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.peer_link import PeerReceiver, PeerSender, check_identity, peer_receiver, peer_sender
 from qpid_ha_broker.amqp.links.session_consumer import SessionConsumer
-from qpid_ha_broker.amqp.nodes.access_checks import subject_of
+from qpid_ha_broker.amqp.nodes.access_checks import client_names, subject_of
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
@@ -466,7 +466,7 @@ def _consumer_of_queue(
     else:
         handler = OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied, relay=relay)
     if is_named:
-        handler.named(link_name)
+        hosted.named_consumers.began(handler, link_name)
     return handler
 
 
@@ -529,13 +529,13 @@ def _subscription(
     """A consumer of an exchange: see `subscriptions`, whose table has the kinds."""
     nodes, subject = connection.container.nodes, subject_of(connection, relay)
     nodes.check_arguments(subject, terminus)
-    own, names = _own_queue(connection, relay), names_of_client(connection, relay)
+    own, names = _own_queue(connection, relay), client_names(connection, relay)
     link_name = _subscriber(connection, link, relay)
     part = _session_part(connection, link, relay)
     # Who cannot be known again, for want of a container id, does not come back.
     timeout_s = 0 if SHARED in terminus.capabilities or not link_name.container else terminus.timeout_s
     is_kept = terminus.durable or timeout_s > 0
-    route = nodes.route(target, filters, names.of_client if is_kept else names.of_connection)
+    route = nodes.route(target, filters, names.client if is_kept else names.connection)
     arguments = terminus.arguments if terminus.durable else nodes.settings.temporary_arguments(terminus.arguments)
     terms = SubscriptionTerms(route, arguments, nodes.created_by(subject), timeout_s)
     sharing = frozenset[str]()
@@ -566,7 +566,7 @@ def _subscription(
     if is_kept or not sharing:
         handler.owned_queue = queue
     if is_kept or sharing:
-        handler.named(link_name)
+        target.hosted.named_consumers.began(handler, link_name)
     return handler
 
 
@@ -589,7 +589,7 @@ def _shared_queue(
 
 
 def _subscriber(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Subscriber:
-    names = names_of_client(connection, relay)
+    names = client_names(connection, relay)
     return Subscriber(names.container, link.name if relay is None else relay.link, names.user)
 
 
@@ -632,7 +632,7 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
     handler.owned_queue, handler.keep_on_detach, handler.unsubscribes = queue, True, True
     handler.shares_queue = not queue.arguments.exclusive
     handler.access = access
-    handler.named(subscriber)
+    default.named_consumers.began(handler, subscriber)
     return handler
 
 

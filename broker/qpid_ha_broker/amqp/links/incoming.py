@@ -8,10 +8,10 @@ from typing import Any
 import proton
 
 from qpid_ha_broker.access.rules import Permission, Subject
-from qpid_ha_broker.amqp.connections.connection import Connection, names_of_client, transactions_of
+from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.connections.nodes import Target
 from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
-from qpid_ha_broker.amqp.nodes.access_checks import subject_of
+from qpid_ha_broker.amqp.nodes.access_checks import PublisherIdentity
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
@@ -283,8 +283,7 @@ class IncomingLink(ReceivingLink):
     ) -> None:
         container = connection.container
         self._relay = relay
-        self._subject = subject_of(connection, relay)
-        self._origin = names_of_client(connection, relay).origin
+        self._sent_by = PublisherIdentity.of(connection, relay)
         self.is_relayed = relay is not None
         if self.is_relayed:
             self._late_refusal = symbol_map({LATE_REFUSAL: True})
@@ -315,7 +314,7 @@ class IncomingLink(ReceivingLink):
         self._read_header = container.sections.header
         hosted.links[self] = None
         if relay is not None and relay.producer:
-            self._relayed_by = relayed_producer(self._subject.user, relay.producer)
+            self._relayed_by = relayed_producer(self._sent_by.subject.user, relay.producer)
             hosted.numbered_publishers.began(self._relayed_by, self)
             self._producers.began(self._relayed_by)
             self._note_refused_before(relay)
@@ -412,7 +411,7 @@ class IncomingLink(ReceivingLink):
         """The same, of a producer by the name that no other user has. Raises AmqpError for one of another session."""
         name, key = self._named
         if message.producer != name:
-            key = self._producers.key_of(self._subject.user, message.producer, self._session)
+            key = self._producers.key_of(self._sent_by.subject.user, message.producer, self._session)
             self._forget_named()
             self._named = message.producer, key
             self._producers.began(key)
@@ -461,7 +460,7 @@ class IncomingLink(ReceivingLink):
         """What the primary before this one refused, and told the proxy alone."""
         for name, numbers in relay.refused:
             try:
-                key = self._producers.key_of(self._subject.user, name, self._session)
+                key = self._producers.key_of(self._sent_by.subject.user, name, self._session)
             except AmqpError:  # it was refused for that
                 continue
             for number in numbers:
@@ -547,7 +546,7 @@ class IncomingLink(ReceivingLink):
         if isinstance(target, Queue):
             token = hosted.resources.publish(target, message, now_ms)
         else:
-            token = self._container.publisher.publish(target, message, key, now_ms, self._origin)
+            token = self._container.publisher.publish(target, message, key, now_ms, self._sent_by.origin)
         hosted.touch()
         return token
 
@@ -579,7 +578,7 @@ class IncomingLink(ReceivingLink):
     def check_may_publish(self, address: str) -> Subject:
         """For a message of an anonymous relay: its publisher. Raises ModelError where it may not publish there, and
         AmqpError where nobody can: a message cannot be sent to the broker's own addresses, only a link be attached."""
-        container, subject = self._container, self._subject
+        container, subject = self._container, self._sent_by.subject
         if is_own(address):
             raise no_such_address(address)
         container.access.check(subject, Permission.PUBLISH, container.nodes.name_of(address))
@@ -613,7 +612,7 @@ class IncomingLink(ReceivingLink):
         transaction_id, transaction = transactions.of(delivery)
         hosted, target, key = self._destination(message.payload)
         transactions.join(transaction, hosted)
-        transaction.publish(Publish(target, hosted.by_own_clock(message, self.hosted), key, self._origin))
+        transaction.publish(Publish(target, hosted.by_own_clock(message, self.hosted), key, self._sent_by.origin))
         transactions.check_size(transaction)
         engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
         self.answered()

@@ -8,8 +8,9 @@ from typing import Any
 
 import proton
 
-from qpid_ha_broker.amqp.connections.connection import Connection, names_of_client, transactions_of
+from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.links.paced_consumer import PacedConsumer
+from qpid_ha_broker.amqp.nodes.access_checks import client_names
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
@@ -83,7 +84,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         self.subscriber: Subscriber | None = None
         """By that it is known in `HostedSet.named_consumers`; None: no other link takes its place."""
         self._is_stolen = False
-        hosted.resources.subscribe(queue, self, owner, names_of_client(connection, relay).of_client)
+        hosted.resources.subscribe(queue, self, owner, client_names(connection, relay).client)
         hosted.links[self] = None
         if relay is not None:
             link.properties = self._reclaim(relay).properties()
@@ -353,11 +354,6 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
     def end(self, error: AmqpError) -> None:
         self.connection.end_link(self, error)
-
-    def named(self, subscriber: Subscriber) -> None:
-        """It is the link of that name which consumes from its queue, until a newer one does."""
-        self.subscriber = subscriber
-        self.hosted.named_consumers.began(self)
 
     def stolen(self, connection: Connection, relay: RelayRequest | None, text: str) -> None:
         """The same client has attached the link anew, on `connection`: it will not answer what it got on this one."""

@@ -10,31 +10,30 @@ from qpid_ha_broker.model.exchanges.exchange import Origin
 from qpid_ha_broker.model.sets.following import owner_name
 
 
+def connection_name(broker: str, number: str) -> str:
+    """Of the connection of a client to `broker`, which calls it `number` and no other one so. Of three parts, where
+    the name of a client has two."""
+    return joined((broker, number, ""))
+
+
 class ClientNames(NamedTuple):
     """What a client is called by that publishes, subscribes, or has a queue alone."""
 
     user: str
     """Who it has proved to be; empty: nobody."""
     container: str
-    broker: str
-    """To which it is connected."""
     connection: str
-    """By a name of that broker's which none of its other connections has."""
+    """See `connection_name`."""
 
     @property
-    def of_client(self) -> str:
+    def client(self) -> str:
         """Of all connections of one user and container id."""
         return owner_name(self.user, self.container)
 
     @property
-    def of_connection(self) -> str:
-        """Of three parts, where that of a client has two."""
-        return joined((self.broker, self.connection, ""))
-
-    @property
     def origin(self) -> Origin:
         """Of what it publishes."""
-        return self.of_connection, self.of_client
+        return self.connection, self.client
 
 
 class PeerIdentity(NamedTuple):
@@ -49,6 +48,9 @@ class PeerIdentity(NamedTuple):
     is_broker: bool = False
     """Another broker of the cluster, which it has proved: by the login of the cluster's brokers, or where they have
     none, by the secret of those of this machine."""
+    container: str = ""
+    connection: str = ""
+    """See `connection_name`."""
 
     @property
     def text(self) -> str:

@@ -141,9 +141,10 @@ class NamedConsumers:
         """That link; None: there is none."""
         return self._links.get((queue, subscriber))
 
-    def began(self, link: NamedConsumer) -> None:
-        """`link` is it. The one before has ended."""
-        self._links[link.queue, link.subscriber] = link
+    def began(self, link: NamedConsumer, subscriber: Subscriber) -> None:
+        """`link` is that of `subscriber`. The one before has ended."""
+        link.subscriber = subscriber
+        self._links[link.queue, subscriber] = link
 
     def ended(self, link: NamedConsumer) -> None:
         """It is no more, if it ever was."""
@@ -363,7 +364,7 @@ class Subscriptions:
     def _make_kept(self, name: str, terms: SubscriptionTerms, own: Arguments) -> Queue:
         """A queue that is found again: its binding says that it has no selector, where it has none."""
         exchange, key, arguments = terms.route
-        asked = {each: value for each, value in terms.arguments.items() if each not in _EXPIRY}
+        asked = {name: value for name, value in terms.arguments.items() if name not in _EXPIRY}
         route = Route(exchange, key, _with_selector(arguments))
         return self._make(name, route, {**asked, **own}, terms.created_by)
 
