@@ -96,6 +96,17 @@ def test_equal_selectors_are_evaluated_once_for_a_message() -> None:
     assert [queue.messages.count for queue in queues] == [1, 1, 0, 1]
 
 
+def test_a_thousand_subscriptions_with_ten_selectors_cost_ten_evaluations_for_a_message() -> None:
+    reader = CountingReader()
+    core = Core(Resources(reader))
+    colours = [f"colour-{number}" for number in range(10)]
+    exchange, queues = bound(core, "topic", **{f"q{number}": colours[number % 10] for number in range(1000)})
+    publish(core, exchange, "m", colour=colours[3])
+    assert reader.asked == dict.fromkeys(colours, 1)
+    assert reader.compiled.total() <= 3 * len(queues), "when it is bound, and not for a message"
+    assert [queue.messages.count for queue in queues] == [int(number % 10 == 3) for number in range(1000)]
+
+
 def test_an_exchange_without_selectors_asks_for_nothing() -> None:
     reader = CountingReader()
     core = Core(Resources(reader))

@@ -543,6 +543,16 @@ def test_a_durable_subscription_of_a_release_that_kept_no_selectors_in_bindings_
     assert read(client, link) == ["red"]
 
 
+@pytest.mark.parametrize(("terms", "answer"), [(150, None), (1000, "amqp:invalid-field")])
+def test_a_selector_of_a_thousand_terms_is_refused_before_anything_is_routed(
+    broker: PairedBroker, terms: int, answer: str | None
+) -> None:
+    selector = SELECTOR, " OR ".join(f"a = {number}" for number in range(terms))
+    link = subscribe(client_of(broker, "shop"), "amq.topic", "orders", durable=True, filters={"s": selector})
+    assert condition(link) == answer
+    assert len(queues(broker)) == (answer is None)
+
+
 def test_a_selector_that_is_none_makes_no_subscription(broker: PairedBroker) -> None:
     client = client_of(broker, "shop")
     link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": (RED[0], "colour =")})
