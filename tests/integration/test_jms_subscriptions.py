@@ -82,10 +82,7 @@ def test_a_shared_subscription_shares_and_stays(connect: Connect, management: Ma
     client.round_trip()
     publisher.send(address, *map(str, range(10)))
     for receiver in receivers:
-        client.wait(lambda receiver=receiver: len(receiver.fetcher.incoming) == 5)
-        for _ in range(5):
-            receiver.receive()
-            receiver.accept()
+        client.fetch(receiver, 5)
         receiver.link.detach()
     client.round_trip()
     client.close()

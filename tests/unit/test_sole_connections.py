@@ -6,6 +6,7 @@ Qpid JMS makes an InvalidClientIDException of the open property `amqp:connection
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import proton
@@ -14,7 +15,7 @@ import pytest
 from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxy, paired_broker
 from qpid_ha_broker.amqp.connections.sole_connections import DETECTION_POLICY, ENFORCEMENT_POLICY
-from qpid_ha_broker.amqp.wire.conditions import ESTABLISHMENT_FAILED, SOLE_CONNECTION
+from qpid_ha_broker.amqp.wire.conditions import ESTABLISHMENT_FAILED, READS_REFUSALS, SOLE_CONNECTION
 
 
 @pytest.fixture(params=["direct", "proxied"])
@@ -72,6 +73,19 @@ def test_one_that_was_refused_keeps_nobody_out(broker: PairedBroker) -> None:
     assert refusal(connect(broker)) is not None
     first.vanish()
     assert refusal(connect(broker)) is None
+
+
+def test_a_client_with_a_session_and_one_that_only_reads_refusals_have_several_connections(
+    broker: PairedBroker,
+) -> None:
+    """A session has a rule of its own: of two connections the newer one has it."""
+    with_session: dict[Any, Any] = {proton.symbol("qpid.session"): str(uuid.uuid4())}
+    for properties, desired in ((with_session, (SOLE_CONNECTION,)), (None, (SOLE_CONNECTION, READS_REFUSALS))):
+        clients = [PairedClient(broker, properties, desired, container="shop") for _ in range(2)]
+        broker.settle_down()
+        assert refusal(clients[1]) is None
+        assert refusal(clients[0]) in (None, ("amqp:connection:forced", None))
+        assert SOLE_CONNECTION not in list(clients[1].connection.remote_offered_capabilities)
 
 
 def test_nobody_keeps_another_user_out(broker: PairedBroker) -> None:

@@ -32,6 +32,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     ESTABLISHMENT_FAILED,
     INTERNAL_ERROR,
     INVALID_FIELD,
+    READS_REFUSALS,
     RESOURCE_LIMIT,
     SOLE_CONNECTION,
     UNKNOWN_TRANSACTION,
@@ -535,14 +536,17 @@ class Connection:
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         is_ours = isinstance(properties, dict) and properties.get("product") == OUR_PRODUCT
         self.relay.is_broker = self.is_admin and is_ours and _has_proved(self, self._connections.is_proof, properties)
-        knows_refusals = SOLE_CONNECTION in desired
-        self.asks = OpenRequest(knows_refusals and not self.is_admin, is_ours or knows_refusals)
+        may_be_sole = SOLE_CONNECTION in desired and READS_REFUSALS not in desired
+        self.asks = OpenRequest(
+            may_be_sole and not self.is_admin, is_ours or bool({SOLE_CONNECTION, READS_REFUSALS} & {*desired})
+        )
         self.relay.opened(self.is_admin, desired)
         try:
             session = read_session(properties)
         except AmqpError as error:
             return error
-        if session is not None:
+        if session is not None:  # of its connections the newer one wins
+            self.asks = self.asks._replace(to_be_sole=False)
             self.session = SessionAttachment(self, session, self.identity.user)
             self.engine.answers_late = False
         self.links.is_limited = self.window.is_limited = not (self.relay.is_proxy and self.relay.is_broker)
