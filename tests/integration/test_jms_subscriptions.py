@@ -6,6 +6,7 @@ What each kind is, and who comes into which, the unit tests of subscriptions sho
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,28 @@ def test_a_client_id_that_is_in_use_is_refused(connect: Connect, address: str) -
     first.round_trip()
     first.close()
     connect(container=with_id(address), desired_capabilities=[symbol(SOLE)])
+
+
+def test_no_local_holds_for_clients_that_stay_while_another_broker_begins_to_lead(tmp_path: Path) -> None:
+    """Also for those of the broker itself that leads then, whose links go on to it as before."""
+    settings = {"ha": {"failure-timeout": "1s", "clients": "proxy"}}
+    with RunningCluster(tmp_path, agents=True, settings=settings) as cluster, ExitStack() as stack:
+        cluster.wait_whole()
+        dead = cluster.brokers.index(cluster.the_primary())
+        clients = {
+            f"client {at}": stack.enter_context(BlockingClient(url))
+            for at, url in enumerate(cluster.urls)
+            if at != dead
+        }
+        receivers = {name: consumer(client, "amq.topic/news", no_local=True) for name, client in clients.items()}
+        senders = {name: client.sender("amq.topic/news") for name, client in clients.items()}
+        cluster.kill(dead)
+        cluster.wait_until(lambda: cluster.primary() is not None, "somebody leads")
+        for name, client in clients.items():
+            client.offer(senders[name], name)
+        names = list(clients)
+        got = {name: bodies(client.drain(receivers[name])) for name, client in clients.items()}
+        assert got == {names[0]: [names[1]], names[1]: [names[0]]}
 
 
 def publish_as_two(url: str, body: str) -> None:

@@ -21,7 +21,7 @@ from qpid_ha_broker.amqp.connections.send_window import SendWindow
 from qpid_ha_broker.amqp.connections.sole_connections import DETECTION_POLICY, WEAK, SoleConnections
 from qpid_ha_broker.amqp.connections.transactions import Transactions
 from qpid_ha_broker.amqp.nodes.access_checks import client_names, marked_refusal, subject_of
-from qpid_ha_broker.amqp.nodes.identity import PeerIdentity, connection_name
+from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
@@ -447,7 +447,8 @@ class Connection:
             self.is_admin,
             self.relay.is_broker,
             self.engine.connection.remote_container or "",
-            connection_name(self.container.settings.name, self.relay.name),
+            self.relay.name,
+            self.container.settings.name,
         )
 
     @property

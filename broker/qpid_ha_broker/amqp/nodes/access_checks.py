@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.access.rules import AccessControl, Permission, Subject
-from qpid_ha_broker.amqp.nodes.identity import ClientNames, PeerIdentity, connection_name
+from qpid_ha_broker.amqp.nodes.identity import ClientNames, PeerIdentity
 from qpid_ha_broker.amqp.wire.conditions import AmqpError, as_amqp
-from qpid_ha_broker.amqp.wire.relay import RelayRequest
+from qpid_ha_broker.amqp.wire.relay import ITSELF, RelayRequest
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Origin
 
@@ -30,11 +30,11 @@ def subject_of(peer: AskingPeer, relay: RelayRequest | None = None) -> Subject:
 
 def client_names(peer: AskingPeer, relay: RelayRequest | None = None) -> ClientNames:
     """Of the same."""
-    user = subject_of(peer, relay).user
-    if relay is not None:
-        return ClientNames(user, relay.container, connection_name(relay.path[0], relay.client))
-    identity = peer.identity
-    return ClientNames(user, identity.container, identity.connection)
+    user, identity = subject_of(peer, relay).user, peer.identity
+    if relay is None:
+        return ClientNames(user, identity.container, (identity.broker, identity.connection))
+    broker = identity.broker if relay.path[0] == ITSELF else relay.path[0]
+    return ClientNames(user, relay.container, (broker, relay.client))
 
 
 class PublisherIdentity(NamedTuple):

@@ -10,20 +10,19 @@ from qpid_ha_broker.model.exchanges.exchange import Origin
 from qpid_ha_broker.model.sets.following import owner_name
 
 
-def connection_name(broker: str, number: str) -> str:
-    """Of the connection of a client to `broker`, which calls it `number` and no other one so. Of three parts, where
-    the name of a client has two."""
-    return joined((broker, number, ""))
-
-
 class ClientNames(NamedTuple):
     """What a client is called by that publishes, subscribes, or has a queue alone."""
 
     user: str
     """Who it has proved to be; empty: nobody."""
     container: str
-    connection: str
-    """See `connection_name`."""
+    connection_parts: tuple[str, str]
+    """The broker to which it is connected, and what that calls the connection."""
+
+    @property
+    def connection(self) -> str:
+        """A name that no other connection to any broker has. Of three parts, where that of a client has two."""
+        return joined((*self.connection_parts, ""))
 
     @property
     def client(self) -> str:
@@ -50,7 +49,9 @@ class PeerIdentity(NamedTuple):
     none, by the secret of those of this machine."""
     container: str = ""
     connection: str = ""
-    """See `connection_name`."""
+    """A name that no other connection of the broker has; with the next one see `ClientNames`."""
+    broker: str = ""
+    """To which it is connected."""
 
     @property
     def text(self) -> str:
