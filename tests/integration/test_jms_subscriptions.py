@@ -82,8 +82,10 @@ def test_a_shared_subscription_shares_and_stays(connect: Connect, management: Ma
         receiver.link.flow(10)
     client.round_trip()
     publisher.send(address, *map(str, range(10)))
+    client.wait(lambda: sum(len(receiver.fetcher.incoming) for receiver in receivers) == 10)
     for receiver in receivers:
-        client.fetch(receiver, 5)
+        assert receiver.fetcher.incoming
+        client.fetch(receiver, len(receiver.fetcher.incoming))
         receiver.link.detach()
     client.round_trip()
     client.close()

@@ -363,3 +363,16 @@ def test_a_shared_subscription_goes_on_when_the_connection_to_the_primary_breaks
     got = [body for link in links for body in accepted(client, link)]
     assert sorted(got) == ["a", "b", "meanwhile"]
     assert [condition(link) for link in links] == [None, None]
+
+
+def test_messages_that_come_one_by_one_go_to_each_link_in_turn(broker: PairedBroker) -> None:
+    """However often the broker looks in between whether there is something to give."""
+    client, publisher = client_of(broker), client_of(broker, "publisher")
+    links = [share(client, name) for name in ("orders|volatile1", "orders|volatile2", "orders|volatile3")]
+    sender = publisher.sender("amq.topic")
+    for number in range(12):
+        publisher.send_all(sender, str(number))
+        for link in links[number % 3 :]:  # something happens, as often as it does
+            link.flow(1)
+            broker.settle_down()
+    assert [len(client.received(link)) for link in links] == [4, 4, 4]
