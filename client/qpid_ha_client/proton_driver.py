@@ -33,8 +33,9 @@ HOSTS_PROPERTY: Final = "qpid.known.hosts"
 NOTICES_ADDRESS: Final = "amq.qpid/cluster"
 NOTICES_LINK: Final = "qpid.known.hosts"
 NOTICES_CREDIT: Final = 10
-READS_REFUSALS: Final = "sole-connection-for-container"
-"""With it brokers say why they do not serve, and who does."""
+READS_REFUSALS: Final = ("sole-connection-for-container", "qpid.reads-refusals")
+"""With these brokers say why they do not serve, and who does. The second says that there may be other connections with
+our container id; a broker that does not know it does not look."""
 PROOFS: Final = ("EXTERNAL", "GSSAPI", "SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1")
 """SASL mechanisms that tell who we are, and do not tell the password."""
 HOW_TO_SAY_PLAIN: Final = (
@@ -250,7 +251,7 @@ class ProtonDriver:
             reconnect=False,
             heartbeat=self._options.heartbeat_s,
             container_id=self._options.container_id or self.core.session.id,
-            desired_capabilities=[symbol(READS_REFUSALS)],
+            desired_capabilities=[symbol(name) for name in READS_REFUSALS],
             properties={symbol(name): value for name, value in given.items()},
             **more,
         )

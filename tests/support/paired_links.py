@@ -26,6 +26,7 @@ def subscribe(
     durable: bool = False,
     dynamic: bool = False,
     browse: bool = False,
+    timeout_s: int = 0,
 ) -> Any:
     """A consumer's link whose attach has been answered."""
     link = client.session.receiver(name)
@@ -37,6 +38,7 @@ def subscribe(
     if durable:
         link.source.durability = proton.Terminus.DELIVERIES
         link.source.expiry_policy = proton.Terminus.EXPIRE_NEVER
+    link.source.timeout = timeout_s
     if capabilities:
         link.source.capabilities.put_object(symbols(*capabilities))
     if filters:

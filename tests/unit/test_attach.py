@@ -102,19 +102,17 @@ def test_of_outcomes_those_are_repeated_that_the_broker_knows(client: PairedClie
 # --- what would mean something else is refused
 
 
-def test_a_shared_subscription_is_refused_and_nothing_is_made_for_it(
+def test_who_shares_a_queue_and_counts_on_not_hearing_itself_is_refused(
     broker: PairedBroker, client: PairedClient
 ) -> None:
-    for name, address in enumerate(("amq.topic", "a.new.one")):
-        link = subscribe(client, address, str(name), capabilities=("topic", "shared", "global"))
+    no_local: Any = {"no-local": ("apache.org:no-local-filter:list", [])}
+    for link in (
+        subscribe(client, "q", "a queue", filters=no_local),
+        subscribe(client, None, "a queue of its own", filters=no_local, dynamic=True),
+        subscribe(client, "amq.topic", "a shared subscription", filters=no_local, capabilities=("topic", "shared")),
+    ):
         assert condition(link) == "amqp:not-implemented"
     assert list(broker.container.default.resources.catalog.queues) == ["q"]
-    assert "a.new.one" not in broker.container.default.resources.catalog.exchanges
-
-
-def test_a_subscriber_that_counts_on_not_hearing_itself_is_refused(client: PairedClient) -> None:
-    link = subscribe(client, "amq.topic", filters={"no-local": ("apache.org:no-local-filter:list", [])})
-    assert condition(link) == "amqp:not-implemented"
 
 
 def test_two_filters_of_a_kind_are_refused(client: PairedClient) -> None:

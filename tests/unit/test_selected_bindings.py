@@ -10,7 +10,7 @@ from model_support import Core, TextReader, bodies, message, transaction_of
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import InvalidArgument, LimitReached
 from qpid_ha_broker.model.exchanges.exchange import (
-    MAX_SELECTED_BINDINGS,
+    MAX_CONDITIONAL_BINDINGS,
     MAX_SELECTORS_COST,
     SELECTOR_ARGUMENT,
     Binding,
@@ -96,6 +96,17 @@ def test_equal_selectors_are_evaluated_once_for_a_message() -> None:
     assert [queue.messages.count for queue in queues] == [1, 1, 0, 1]
 
 
+def test_a_thousand_subscriptions_with_ten_selectors_cost_ten_evaluations_for_a_message() -> None:
+    reader = CountingReader()
+    core = Core(Resources(reader))
+    colours = [f"colour-{number}" for number in range(10)]
+    exchange, queues = bound(core, "topic", **{f"q{number}": colours[number % 10] for number in range(1000)})
+    publish(core, exchange, "m", colour=colours[3])
+    assert reader.asked == dict.fromkeys(colours, 1)
+    assert reader.compiled.total() <= 3 * len(queues), "when it is bound, and not for a message"
+    assert [queue.messages.count for queue in queues] == [int(number % 10 == 3) for number in range(1000)]
+
+
 def test_an_exchange_without_selectors_asks_for_nothing() -> None:
     reader = CountingReader()
     core = Core(Resources(reader))
@@ -140,7 +151,7 @@ def test_another_selector_takes_the_place_of_the_one_before_and_none_is_left_beh
     core.configuration.bind("x", "a", "news.#", selects(BLUE))
     core.configuration.unbind("x", "a", "news.#")
     core.configuration.delete_queue("b")
-    assert (exchange._selectors, exchange._selected) == ({}, {})
+    assert (exchange._selectors, exchange._conditions) == ({}, {})
 
 
 def test_a_backup_and_a_restart_route_alike() -> None:
@@ -186,12 +197,12 @@ def test_the_work_for_one_message_is_bounded(kind: str, key: str) -> None:
     assert len(exchange._selectors) == most + 1
     core.configuration.bind("x", "q", "another", selects(RED))
     other = core.queue("other")
-    for number in range(MAX_SELECTED_BINDINGS):
+    for number in range(MAX_CONDITIONAL_BINDINGS):
         core.configuration.bind("x", "other", f"k{number}", {})
     with pytest.raises(LimitReached, match="100"):
         core.configuration.bind("x", "other", "more", selects(RED))
     core.configuration.bind("x", "other", "more", {})
-    assert exchange.count_of(other.id) == MAX_SELECTED_BINDINGS + 1
+    assert exchange.count_of(other.id) == MAX_CONDITIONAL_BINDINGS + 1
 
 
 def test_selectors_of_topics_apart_from_each_other_do_not_add_up() -> None:

@@ -172,17 +172,40 @@ def test_a_container_without_a_name_has_no_durable_subscription(broker: PairedBr
     assert queues(broker) == []
 
 
-def test_a_subscriber_that_asks_for_something_else_is_told_what_it_has(broker: PairedBroker) -> None:
+@pytest.mark.parametrize("address", ["amq.topic/bills.*", "amq.fanout"])
+def test_a_subscriber_that_asks_for_another_topic_begins_anew(broker: PairedBroker, address: str) -> None:
+    """JMS 2.0 section 8.3.3: as if it had unsubscribed first."""
     client = client_of(broker, "shop")
-    link = subscribe(client, "amq.topic/orders.*", "orders", durable=True)
-    link.detach()
+    subscribe(client, "amq.topic/orders.*", "orders", durable=True).detach()
     publish(broker, "amq.topic/orders.new", "order")
-    for address in ("amq.topic/bills.*", "amq.fanout"):
-        refused = subscribe(client, address, "orders", durable=True)
-        assert condition(refused) == "amqp:precondition-failed"
-        close(client, refused)
-    again = subscribe(client, "amq.topic/orders.*", "orders", durable=True)
-    assert read(client, again) == ["order"]
+    again = subscribe(client, address, "orders", durable=True)
+    publish(broker, "amq.topic/orders.new", "order")
+    publish(broker, address.replace("*", "new"), "another")
+    assert read(client, again) == ["another"]
+
+
+def test_a_subscriber_whose_new_topic_cannot_be_bound_keeps_what_it_has(broker: PairedBroker) -> None:
+    client = client_of(broker, "shop")
+    subscribe(client, "amq.topic/orders.*", "orders", durable=True).detach()
+    publish(broker, "amq.topic/orders.new", "order")
+    refused = subscribe(client, f"amq.topic/{'x' * 256}", "orders", durable=True)
+    assert condition(refused) == "amqp:resource-limit-exceeded"
+    close(client, refused)
+    assert read(client, subscribe(client, "amq.topic/orders.*", "orders", durable=True)) == ["order"]
+
+
+def test_the_dead_letters_of_a_subscription_that_begins_anew_are_moved_first(broker: PairedBroker) -> None:
+    configuration = broker.container.default.configuration
+    configuration.declare_queue("dead", {})
+    configuration.bind("amq.fanout", "dead", "", {})
+    client, count = client_of(broker, "shop"), 500
+    asked = {"qpid.alternate_exchange": "amq.fanout"}
+    subscribe(client, "amq.topic/orders", "orders", durable=True, properties=asked).detach()
+    publish(broker, "amq.topic/orders", *["order"] * count)
+    link = subscribe(client, "amq.topic/bills", "orders", durable=True, properties=asked)
+    assert condition(link) is None
+    publish(broker, "amq.topic/bills", "bill")
+    assert (read(client, link), broker.queue("dead").messages.count) == (["bill"], count)
 
 
 # --- subscriptions of the release before
@@ -387,13 +410,17 @@ def test_a_session_that_is_resumed_has_its_subscription_with_what_it_holds(any_b
     assert taken(again, subscribe(again, "amq.topic", "orders", durable=True)) == [("one", 0)]
 
 
-def test_the_reader_of_the_queue_itself_is_no_subscriber_and_stays(broker: PairedBroker) -> None:
+@pytest.mark.parametrize(("name", "stays"), [("orders", False), ("reader", True)])
+def test_who_reads_the_queue_itself_stays_unless_its_link_has_the_same_name(
+    broker: PairedBroker, name: str, stays: bool
+) -> None:
     alice = client_of(broker, "shop", "alice")
     subscribe(alice, "amq.topic", "orders", durable=True).detach()
     broker.settle_down()
-    reader = client_of(broker, "shop", "alice").receiver("subscription:shop:orders:alice", 1, "orders")
-    assert condition(subscribe(alice, "amq.topic", "orders", durable=True)) == "amqp:resource-locked"
-    assert condition(reader) is None
+    reader = client_of(broker, "shop", "alice").receiver("subscription:shop:orders:alice", 1, name)
+    link = subscribe(alice, "amq.topic", "orders", durable=True)
+    refused, stolen = condition(link), condition(reader)
+    assert (refused, stolen) == (("amqp:resource-locked", None) if stays else (None, "amqp:link:stolen"))
 
 
 # --- JMS unsubscribes by a receiver without a source
@@ -487,23 +514,17 @@ def test_what_its_selector_does_not_match_is_not_kept_for_a_subscriber(broker: P
     assert read(client, link) == ["red"]
 
 
-def test_a_durable_subscription_with_another_selector_selects_what_comes_and_keeps_what_it_has(
-    broker: PairedBroker,
-) -> None:
+def test_a_durable_subscription_with_another_selector_begins_anew(broker: PairedBroker) -> None:
+    """JMS 2.0 section 8.3.3. The same one, or none again, changes nothing."""
     client = client_of(broker, "shop")
-    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": RED})
-    publish_colours(broker, "red")
-    link.detach()
-    broker.settle_down()
-    link = subscribe(client, "amq.topic", "orders", durable=True, filters={"s": BLUE})
-    publish_colours(broker, "red", "blue")
-    assert held(broker) == ["red", "blue"]
-    assert read(client, link) == ["blue"]
-    link.detach()
-    broker.settle_down()
-    subscribe(client, "amq.topic", "orders", durable=True)
-    publish_colours(broker, "green")
-    assert held(broker) == ["red", "blue", "green"]
+    for selector, kept in ((RED, ["red"]), (BLUE, ["blue"]), (None, ["red", "blue"]), (RED, ["red"])):
+        for expected in (kept, kept * 2):
+            filters = {"s": selector} if selector else None
+            link = subscribe(client, "amq.topic", "orders", durable=True, filters=filters)
+            publish_colours(broker, "red", "blue")
+            assert held(broker) == expected
+            link.detach()
+            broker.settle_down()
 
 
 def test_a_durable_subscription_of_a_release_that_kept_no_selectors_in_bindings_gets_its_own(
@@ -511,6 +532,7 @@ def test_a_durable_subscription_of_a_release_that_kept_no_selectors_in_bindings_
 ) -> None:
     client = client_of(broker, "shop")
     link = subscribe(client, "amq.topic", "orders", durable=True)
+    broker.container.default.configuration.bind("amq.topic", OWN_NAME, "#", {})
     publish_colours(broker, "blue", "red")
     link.detach()
     broker.settle_down()
@@ -519,6 +541,16 @@ def test_a_durable_subscription_of_a_release_that_kept_no_selectors_in_bindings_
     publish_colours(broker, "blue", "red")
     assert held(broker) == ["blue", "red", "red"]
     assert read(client, link) == ["red"]
+
+
+@pytest.mark.parametrize(("terms", "answer"), [(150, None), (1000, "amqp:invalid-field")])
+def test_a_selector_of_a_thousand_terms_is_refused_before_anything_is_routed(
+    broker: PairedBroker, terms: int, answer: str | None
+) -> None:
+    selector = SELECTOR, " OR ".join(f"a = {number}" for number in range(terms))
+    link = subscribe(client_of(broker, "shop"), "amq.topic", "orders", durable=True, filters={"s": selector})
+    assert condition(link) == answer
+    assert len(queues(broker)) == (answer is None)
 
 
 def test_a_selector_that_is_none_makes_no_subscription(broker: PairedBroker) -> None:

@@ -18,8 +18,9 @@ from qpid_ha_broker.amqp.connections.connection_log import ConnectionLog
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.connections.link_table import LinkTable
 from qpid_ha_broker.amqp.connections.send_window import SendWindow
+from qpid_ha_broker.amqp.connections.sole_connections import DETECTION_POLICY, WEAK, SoleConnections
 from qpid_ha_broker.amqp.connections.transactions import Transactions
-from qpid_ha_broker.amqp.nodes.access_checks import marked_refusal, subject_of
+from qpid_ha_broker.amqp.nodes.access_checks import client_names, marked_refusal, subject_of
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
@@ -31,6 +32,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     ESTABLISHMENT_FAILED,
     INTERNAL_ERROR,
     INVALID_FIELD,
+    READS_REFUSALS,
     RESOURCE_LIMIT,
     SOLE_CONNECTION,
     UNKNOWN_TRANSACTION,
@@ -131,6 +133,15 @@ class Remotes(Protocol):
         """Have `link` attached there; None: `address` is no such node. Raises AmqpError."""
 
 
+class OpenRequest(NamedTuple):
+    """What a client's open asks for, and who answers it has to know."""
+
+    to_be_sole: bool
+    """Its user is to have no other connection with its container id."""
+    for_refusals: bool
+    """It knows an open of which no connection comes (`ESTABLISHMENT_FAILED`), or is a broker of ours."""
+
+
 class Opening(NamedTuple):
     """When a client opened its connection, and the how manyth that was since the broker's start."""
 
@@ -156,6 +167,7 @@ class Connections:
         """Whether this text is for a broker of the cluster alone to know; asked where brokers have no login."""
         self.open: dict[Connection, Opening] = {}
         """A dictionary, as all that is gone through: a run can be repeated."""
+        self.sole = SoleConnections()
         self.made = count(1)
         """Numbers of connections, whether they come to be open or not."""
         self._numbers = count(1)
@@ -165,11 +177,22 @@ class Connections:
         """`connection` is open, and served."""
         self.open[connection] = Opening(next(self._numbers), self.container.steady.wall_ms())
         self.container.limits.connected(connection.links.use)
+        if connection.asks.to_be_sole:
+            self.sole.opened(client_names(connection), connection)
 
     def closed(self, connection: Connection) -> None:
         """`connection` is served no more, if it ever was."""
         if self.open.pop(connection, None) is not None:
             self.container.limits.disconnected(connection.links.use)
+            if connection.asks.to_be_sole:
+                self.sole.closed(client_names(connection), connection)
+
+    def sole_refusal(self, connection: Connection) -> AmqpError | None:
+        """Why it cannot be the only one with its container id, if it asks for that."""
+        if not connection.asks.to_be_sole:
+            return None
+        properties = connection.engine.remote_properties
+        return self.sole.refusal(client_names(connection), properties, self.container.now_ms)
 
     def limit_refusal(self, connection: Connection) -> AmqpError | None:
         """Why the user of `connection` may not have one more, if so. Those of other brokers, which bring links of many
@@ -358,8 +381,7 @@ class Connection:
         self.peer_has_closed = False
         self.is_hung_up = False
         """Our side of the stream is to end after what is already due, without a close; nothing is read any more."""
-        self._reads_refusals = False
-        """The client knows an open of which no connection comes (`ESTABLISHMENT_FAILED`), or is a broker of ours."""
+        self.asks = OpenRequest(to_be_sole=False, for_refusals=False)
         self._deadline_ms = 0
         self._admit = admit
         self.sessions_open = 0
@@ -375,6 +397,7 @@ class Connection:
         if self.is_hung_up:
             self.is_behind = False
             return
+        self.engine.input.heard_ms = self.container.now_ms
         self.engine.push(data)
         self.is_behind = not self.engine.process(self, budget)
         stream = self.engine.input.stream
@@ -419,7 +442,13 @@ class Connection:
         """Who the peer is."""
         transport = self.engine.transport
         return PeerIdentity(
-            self.peer, (transport.authenticated and transport.user) or "", self.is_admin, self.relay.is_broker
+            self.peer,
+            (transport.authenticated and transport.user) or "",
+            self.is_admin,
+            self.relay.is_broker,
+            self.engine.connection.remote_container or "",
+            self.relay.name,
+            self.container.settings.name,
         )
 
     @property
@@ -470,7 +499,7 @@ class Connection:
         open from us makes it begin again with its first address. But every client survives the end of the stream, as in
         a crash. So the reason is told to those only who are known to go on after it.
         """
-        if self.is_admin or self.peer_channel is not None or self._reads_refusals:
+        if self.is_admin or self.peer_channel is not None or self.asks.for_refusals:
             self.end(error)
         elif not self._ended:
             self.log.write("info", f"sent away: {error.description}")
@@ -481,9 +510,11 @@ class Connection:
     # --- what the peer did: see engine.Handler
 
     def opened(self) -> None:
-        refusal = self._read_open() or self._admit(self) or self._connections.limit_refusal(self)
+        connections = self._connections
+        refusal = self._read_open() or self._admit(self)
+        refusal = refusal or connections.sole_refusal(self) or connections.limit_refusal(self)
         if refusal is None:
-            self._connections.opened(self)
+            connections.opened(self)
             self.log.is_let_in = True
             if self.session is None:
                 self.answer_open()
@@ -506,13 +537,17 @@ class Connection:
         self.is_admin = isinstance(properties, dict) and properties.get(ADMIN_PROPERTY) is True
         is_ours = isinstance(properties, dict) and properties.get("product") == OUR_PRODUCT
         self.relay.is_broker = self.is_admin and is_ours and _has_proved(self, self._connections.is_proof, properties)
-        self._reads_refusals = is_ours or SOLE_CONNECTION in desired
+        may_be_sole = SOLE_CONNECTION in desired and READS_REFUSALS not in desired
+        self.asks = OpenRequest(
+            may_be_sole and not self.is_admin, is_ours or bool({SOLE_CONNECTION, READS_REFUSALS} & {*desired})
+        )
         self.relay.opened(self.is_admin, desired)
         try:
             session = read_session(properties)
         except AmqpError as error:
             return error
-        if session is not None:
+        if session is not None:  # of its connections the newer one wins
+            self.asks = self.asks._replace(to_be_sole=False)
             self.session = SessionAttachment(self, session, self.identity.user)
             self.engine.answers_late = False
         self.links.is_limited = self.window.is_limited = not (self.relay.is_proxy and self.relay.is_broker)
@@ -529,9 +564,14 @@ class Connection:
         stream = (STREAM_CAPABILITY,) if self.engine.input.stream is not None else ()
         relay = _RELAY_CAPABILITIES if self.relay.is_proxy else ()
         sessions = self.container.sessions.capabilities(relays=self.relay.relays is not None)
-        capabilities = (*self.container.capabilities, *sessions, *shared, *stream, *relay)
+        # Where clients are served by several brokers, each knows its own connections alone, and so offers nothing.
+        is_sole = self.asks.to_be_sole and self.relay.relays is None and not self.container.directory.has_many_sets
+        sole = (SOLE_CONNECTION,) if is_sole else ()
+        capabilities = (*self.container.capabilities, *sessions, *shared, *stream, *relay, *sole)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
         properties: dict[str, Any] = {"product": OUR_PRODUCT, "version": settings.version}
+        if is_sole:
+            properties[DETECTION_POLICY] = WEAK
         if failed:
             properties[ESTABLISHMENT_FAILED] = True
         else:

@@ -348,6 +348,7 @@ class Container:
         deduplicates = self.default.resources.deduplication.producers > 0
         return (
             "ANONYMOUS-RELAY",
+            "SHARED-SUBS",
             "qpid.known-hosts",
             "qpid.known-hosts-of-broker",
             *(("qpid.producer-deduplication",) if deduplicates else ()),

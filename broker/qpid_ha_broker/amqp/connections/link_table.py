@@ -39,7 +39,7 @@ from qpid_ha_broker.amqp.wire.engine import (
 )
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS
 from qpid_ha_broker.model.commands.deletion import Deletion
-from qpid_ha_broker.model.errors import NotPrimary
+from qpid_ha_broker.model.errors import InUse, NotPrimary
 from qpid_ha_broker.model.logs.log import Commitment
 from qpid_ha_broker.model.queues.queue import Queue
 
@@ -156,6 +156,8 @@ class LinkTable:
             return None
         if queue is None or (endpoint.keep_on_detach and not closed):
             return None
+        if endpoint.shares_queue and queue.dispatcher.has_takers:
+            return _left_to_others(queue) if endpoint.unsubscribes else None
         deletion = self._delete_owned_queue(queue)
         return deletion if endpoint.keep_on_detach else None
 
@@ -308,6 +310,13 @@ class LinkTable:
         """None of its links will be detached any more."""
         waiting = self._awaiting_detach
         self._awaiting_detach = {key: link for key, link in waiting.items() if not is_in(link, session)}
+
+
+def _left_to_others(queue: Queue) -> Commitment:
+    """The deletion of a shared subscription, when others have come to consume from it."""
+    given_up = Deletion(queue)
+    given_up.failure = InUse(f"the subscription of queue {queue.name} has consumers: close them first")
+    return given_up
 
 
 def _name_key(link: proton.Link) -> tuple[Any, bool, str]:

@@ -14,13 +14,13 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
 from qpid_ha_broker.amqp.nodes.sets_administration import HostedSets
-from qpid_ha_broker.amqp.nodes.subscriptions import Route, Subscriptions
+from qpid_ha_broker.amqp.nodes.subscriptions import LIMITS, Route, Subscriptions
 from qpid_ha_broker.amqp.nodes.temporary_topics import TemporaryTopics
 from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE, TEMPORARY, Filters, Terminus
 from qpid_ha_broker.amqp.wire.conditions import NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import OtherSet
-from qpid_ha_broker.model.exchanges.exchange import Exchange, ExchangeKind, selector_argument
+from qpid_ha_broker.model.exchanges.exchange import NO_LOCAL_ARGUMENT, Exchange, ExchangeKind, selector_argument
 from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE, is_for_notices
 from qpid_ha_broker.model.exchanges.topic_trie import ANY_WORDS, has_wildcards
 from qpid_ha_broker.model.queues.queue import Queue
@@ -43,7 +43,7 @@ class NodeSettings:
 
     def temporary_arguments(self, asked: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Arguments of a queue that goes with its reader."""
-        has_limit = any(name in asked for name in ("qpid.max_count", "qpid.max_size", "qpid.policy_type"))
+        has_limit = any(name in asked for name in LIMITS)
         return dict(asked) if has_limit else {**self.temporary_limits, **asked}
 
 
@@ -115,7 +115,12 @@ class Nodes:
         self.limits = limits
         self._configuration.check_creator = self._check_creator
         self.topics = TemporaryTopics()
-        self.subscriptions = Subscriptions(self._catalog, self._configuration, unique_name)
+        self.subscriptions = Subscriptions(
+            self._catalog,
+            self._configuration,
+            unique_name,
+            lambda deletion: default.await_commit(deletion, "the subscription that was there is being deleted"),
+        )
 
     def meaning(self, address: str, terminus: Terminus | None = None) -> Meaning:
         """What a link to `address` means. Raises AmqpError, InvalidArgument."""
@@ -283,9 +288,11 @@ class Nodes:
         """Raises LimitReached."""
         self.limits.check_queue(creator, self.count_created_by(creator))
 
-    def route(self, target: Target, filters: Filters) -> Route:
+    def route(self, target: Target, filters: Filters, subscriber: str) -> Route:
         """What a subscription to `target`, an exchange, is bound to. Raises AmqpError for what nobody is to hear: a
-        temporary topic is known to those who were told of it."""
+        temporary topic is known to those who were told of it.
+
+        `subscriber`: by that name of its origin a message is the subscriber's own, see `exchanges.exchange.Origin`."""
         exchange = target.node
         if not isinstance(exchange, Exchange):
             raise TypeError(f"{exchange.name} is a queue: nothing can be bound to it")
@@ -295,7 +302,8 @@ class Nodes:
                 NOT_ALLOWED, f"{key} would be topics of others: subscribe to each temporary topic by its name"
             )
         selector = {} if filters.selector is None else selector_argument(filters.selector.text)
-        return Route(exchange, key, {**(filters.headers or {}), **selector})
+        no_local = {NO_LOCAL_ARGUMENT: subscriber} if filters.no_local else {}
+        return Route(exchange, key, {**(filters.headers or {}), **selector, **no_local})
 
     def _existing(self, meaning: Meaning) -> Target | None:
         """What is there; None: nothing that is known here, or a topic without an exchange of its own. Raises as

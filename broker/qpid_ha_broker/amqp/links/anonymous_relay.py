@@ -189,7 +189,7 @@ class AnonymousRelay(IncomingLink):
         if container.default.read_only and not container.directory.has_many_sets:
             return DEFAULT_SET
         try:
-            name = container.nodes.find_meant(meaning, self._subject, terminus).hosted.name
+            name = container.nodes.find_meant(meaning, self._sent_by.subject, terminus).hosted.name
         except ServedElsewhere as elsewhere:
             return elsewhere.set_name
         return name if name in self._publishers or self.connection.relay.is_relayed(name) else None

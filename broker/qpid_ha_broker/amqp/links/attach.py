@@ -17,16 +17,17 @@ from qpid_ha_broker.amqp.links.management_link import ManagementLink, ReplyLink
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from qpid_ha_broker.amqp.links.peer_link import PeerReceiver, PeerSender, check_identity, peer_receiver, peer_sender
 from qpid_ha_broker.amqp.links.session_consumer import SessionConsumer
-from qpid_ha_broker.amqp.nodes.access_checks import subject_of
+from qpid_ha_broker.amqp.nodes.access_checks import client_names, subject_of
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.nodes.own_addresses import OwnAddress, is_own, own_address
-from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
+from qpid_ha_broker.amqp.nodes.subscriptions import SharedSubscription, Subscriber, SubscriptionTerms
 from qpid_ha_broker.amqp.nodes.terminus import (
     AFTER,
+    GLOBAL,
     SHARED,
     TEMPORARY,
     Filters,
@@ -437,6 +438,7 @@ def _attach_consumer(
     elif terminus.dynamic and terminus.topic:
         handler = _subscriber_of_own_topic(connection, link, terminus, filters, relay)
     elif terminus.dynamic:
+        filters.for_queue()  # before anything is made
         queue = _own_queue(connection, relay) or connection.container.nodes.temporary_queue(
             terminus, subject_of(connection, relay)
         )
@@ -468,10 +470,17 @@ def _consumer_of_queue(
     answer_terminus(link.source, link.remote_source, terminus, queue, durable=False)
     applied = filters.for_queue()
     answer_source(link.source, link.remote_source, applied)
-    part = _session_part(connection, link, relay)
+    part, link_name = _session_part(connection, link, relay), _subscriber(connection, link, relay)
+    is_named = queue.arguments.exclusive and not terminus.browse and bool(link_name.container)
+    if is_named:
+        _steal(connection, hosted, queue, link_name, relay)
     if part is not None and not terminus.dynamic and _is_held(link, terminus):
-        return _session_consumer(connection, part, link, hosted, queue, applied, relay)
-    return OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied, relay=relay)
+        handler: OutgoingLink = _session_consumer(connection, part, link, hosted, queue, applied, relay)
+    else:
+        handler = OutgoingLink(connection, link, hosted, queue, browsing=terminus.browse, filters=applied, relay=relay)
+    if is_named:
+        hosted.named_consumers.began(handler, link_name)
+    return handler
 
 
 def _reading(terminus: Terminus) -> Terminus:
@@ -511,18 +520,15 @@ def _consumer_of_node(
     filters: Filters,
     relay: RelayRequest | None,
 ) -> OutgoingLink:
-    nodes = connection.container.nodes
+    nodes, wanted = connection.container.nodes, terminus
     if SHARED in terminus.capabilities and not nodes.has_queue(address):
-        raise AmqpError(
-            NOT_IMPLEMENTED,
-            "there are no shared subscriptions: bind a queue to the exchange, from which several may consume",
-        )
+        wanted = terminus._replace(capabilities=terminus.capabilities | {"topic"})  # on a queue it would say nothing
     in_replica = relay is None and connection.relay.relays is None
-    target = nodes.find(address, subject_of(connection, relay), terminus, in_replica=in_replica)
+    target = nodes.find(address, subject_of(connection, relay), wanted, in_replica=in_replica)
     if isinstance(target.node, Queue):
         _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)
-    return _subscriber_of(connection, link, target, terminus, filters, relay)
+    return _subscription(connection, link, target, _reading(terminus), filters, relay)
 
 
 def _subscriber_of_own_topic(
@@ -531,12 +537,15 @@ def _subscriber_of_own_topic(
     """A topic of its own, and what comes to it. Where the link was attached before, its queue is bound to the topic."""
     nodes, own = connection.container.nodes, _own_queue(connection, relay)
     target = nodes.temporary_topic("" if own is None else nodes.topic_of_queue(own))
-    handler = _subscriber_of(connection, link, target, terminus._replace(durable=False), filters, relay)
+    asked = _reading(terminus)._replace(
+        durable=False, timeout_s=0, capabilities=terminus.capabilities - {SHARED, GLOBAL}
+    )
+    handler = _subscription(connection, link, target, asked, filters, relay)
     link.source.address = target.address
     return handler
 
 
-def _subscriber_of(
+def _subscription(
     connection: Connection,
     link: proton.Link,
     target: Target,
@@ -544,54 +553,88 @@ def _subscriber_of(
     filters: Filters,
     relay: RelayRequest | None,
 ) -> OutgoingLink:
-    """Of an exchange, or a topic."""
-    nodes = connection.container.nodes
-    terminus = _reading(terminus)
-    nodes.check_arguments(subject_of(connection, relay), terminus)
-    route = nodes.route(target, filters)
-    own, subscriber = _own_queue(connection, relay), None
-    created_by = nodes.created_by(subject_of(connection, relay))
-    if terminus.durable:
-        subscriber = _subscriber(connection, link, relay)
-        queue = nodes.subscriptions.durable(subscriber, route, terminus.arguments, created_by)
-        _steal(connection, queue, subscriber, _session_part(connection, link, relay), relay)
-    else:
-        arguments = nodes.settings.temporary_arguments(terminus.arguments)
-        queue = own or nodes.subscriptions.temporary(route, arguments, created_by)
-    applied = filters.for_exchange(route.exchange.kind)
-    answer_terminus(link.source, link.remote_source, terminus, route.exchange, route.key, durable=terminus.durable)
-    answer_source(link.source, link.remote_source, applied)
+    """A consumer of an exchange or a topic: see `subscriptions`, whose table has the kinds."""
+    nodes, subject = connection.container.nodes, subject_of(connection, relay)
+    nodes.check_arguments(subject, terminus)
+    own, names = _own_queue(connection, relay), client_names(connection, relay)
+    link_name = _subscriber(connection, link, relay)
     part = _session_part(connection, link, relay)
+    # Who cannot be known again, for want of a container id, does not come back.
+    timeout_s = 0 if SHARED in terminus.capabilities or not link_name.container else terminus.timeout_s
+    is_kept = terminus.durable or timeout_s > 0
+    route = nodes.route(target, filters, names.client if is_kept else names.connection)
+    arguments = terminus.arguments if terminus.durable else nodes.settings.temporary_arguments(terminus.arguments)
+    terms = SubscriptionTerms(route, arguments, nodes.created_by(subject), timeout_s)
+    sharing = frozenset[str]()
+    if SHARED in terminus.capabilities:
+        if filters.no_local:
+            raise AmqpError(NOT_IMPLEMENTED, "a shared subscription is nobody's own: leave the filter no-local out")
+        sharing = terminus.capabilities & {SHARED, GLOBAL}
+        queue = _shared_queue(connection, terminus, terms, link_name, relay)
+    elif is_kept:
+        there = nodes.subscriptions.find(link_name, route)
+        if there is not None:
+            _steal(connection, target.hosted, there, link_name, relay)
+            _take_from_sessions(connection, there, part)
+        queue = nodes.subscriptions.durable(link_name, terms)
+    else:
+        queue = own or nodes.subscriptions.temporary(route, arguments, terms.created_by)
+    applied = filters.for_exchange(route.exchange.kind)
+    answer_terminus(
+        link.source, link.remote_source, terminus, route.exchange, route.key, durable=terminus.durable,
+        timeout_s=timeout_s, sharing=sharing,
+    )  # fmt: skip
+    answer_source(link.source, link.remote_source, applied)
     if part is not None and terminus.durable and _is_held(link, terminus):
         handler: OutgoingLink = _session_consumer(connection, part, link, target.hosted, queue, applied, relay)
     else:
         handler = OutgoingLink(connection, link, target.hosted, queue, browsing=False, filters=applied, relay=relay)
-    handler.owned_queue, handler.keep_on_detach = queue, terminus.durable
-    handler.subscriber = subscriber
+    handler.keep_on_detach, handler.shares_queue = is_kept, bool(sharing)
+    if is_kept or not sharing:
+        handler.owned_queue = queue
+    if is_kept or sharing:
+        target.hosted.named_consumers.began(handler, link_name)
     if target.temporary_topic:
         nodes.topics.joined(handler, target.temporary_topic, owns=terminus.dynamic)
     return handler
 
 
+def _shared_queue(
+    connection: Connection,
+    terminus: Terminus,
+    terms: SubscriptionTerms,
+    link_name: Subscriber,
+    relay: RelayRequest | None,
+) -> Queue:
+    """Of a shared subscription, without the link of that name that was there before."""
+    default, subscriptions = connection.container.default, connection.container.nodes.subscriptions
+    wanted = SharedSubscription.of_link(
+        link_name, is_global=GLOBAL in terminus.capabilities, is_durable=terminus.durable
+    )
+    there = subscriptions.find_shared(wanted, default.now_ms)
+    if there is not None:
+        _steal(connection, default, there, link_name, relay)
+    return subscriptions.shared(wanted, terms, default.now_ms)
+
+
 def _subscriber(connection: Connection, link: proton.Link, relay: RelayRequest | None) -> Subscriber:
-    user = subject_of(connection, relay).user
-    if relay is not None:
-        return Subscriber(relay.container, relay.link, user)
-    return Subscriber(connection.engine.connection.remote_container or "", link.name, user)
+    names = client_names(connection, relay)
+    return Subscriber(names.container, link.name if relay is None else relay.link, names.user)
 
 
 def _steal(
-    connection: Connection,
-    queue: Queue,
-    subscriber: Subscriber,
-    part: SessionPart | None,
-    relay: RelayRequest | None,
+    connection: Connection, hosted: HostedSet, queue: Queue, link_name: Subscriber, relay: RelayRequest | None
 ) -> None:
-    """End the link that the subscriber had before (AMQP 1.0 section 2.6.1): of a client that has died, as long as
-    nobody has noticed; and give back what another session holds on it, which that client will not resume there."""
-    for consumer in list(queue.dispatcher.consumers):
-        if isinstance(consumer, OutgoingLink) and consumer.subscriber == subscriber:
-            consumer.stolen(connection, relay, f"the link {subscriber.link} was attached again")
+    """End the link of that name that consumed from `queue` before (AMQP 1.0 section 2.6.1): of a client that has died,
+    as long as nobody has noticed."""
+    older = hosted.named_consumers.of(queue, link_name)
+    if isinstance(older, OutgoingLink):
+        older.stolen(connection, relay, f"the link {link_name.link} was attached again")
+
+
+def _take_from_sessions(connection: Connection, queue: Queue, part: SessionPart | None) -> None:
+    """Give back what another session than that of `part` holds of a subscription, which its client will not resume
+    there."""
     default = connection.container.default
     holdings = default.resources.catalog.holdings
     for held in holdings if len(holdings) else ():
@@ -616,8 +659,10 @@ def _subscriber_without_source(connection: Connection, link: proton.Link, relay:
     source.durability, source.expiry_policy = proton.Terminus.CONFIGURATION, proton.Terminus.EXPIRE_NEVER
     default, filters = connection.container.default, Filters(None, None, None, None, {})
     handler = OutgoingLink(connection, link, default, queue, browsing=False, filters=filters, relay=relay)
-    handler.owned_queue, handler.keep_on_detach = queue, True
-    handler.subscriber, handler.access = subscriber, access
+    handler.owned_queue, handler.keep_on_detach, handler.unsubscribes = queue, True, True
+    handler.shares_queue = not queue.arguments.exclusive
+    handler.access = access
+    default.named_consumers.began(handler, subscriber)
     return handler
 
 

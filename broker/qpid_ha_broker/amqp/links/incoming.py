@@ -11,7 +11,7 @@ from qpid_ha_broker.access.rules import Permission
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.connections.nodes import Meaning, Target
 from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
-from qpid_ha_broker.amqp.nodes.access_checks import subject_of
+from qpid_ha_broker.amqp.nodes.access_checks import PublisherIdentity
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
@@ -287,7 +287,7 @@ class IncomingLink(ReceivingLink):
     ) -> None:
         container = connection.container
         self._relay = relay
-        self._subject = subject_of(connection, relay)
+        self._sent_by = PublisherIdentity.of(connection, relay)
         self.is_relayed = relay is not None
         if self.is_relayed:
             self._late_refusal = symbol_map({LATE_REFUSAL: True})
@@ -318,7 +318,7 @@ class IncomingLink(ReceivingLink):
         self._read_header = container.sections.header
         hosted.links[self] = None
         if relay is not None and relay.producer:
-            self._relayed_by = relayed_producer(self._subject.user, relay.producer)
+            self._relayed_by = relayed_producer(self._sent_by.subject.user, relay.producer)
             hosted.numbered_publishers.began(self._relayed_by, self)
             self._producers.began(self._relayed_by)
             self._note_refused_before(relay)
@@ -415,7 +415,7 @@ class IncomingLink(ReceivingLink):
         """The same, of a producer by the name that no other user has. Raises AmqpError for one of another session."""
         name, key = self._named
         if message.producer != name:
-            key = self._producers.key_of(self._subject.user, message.producer, self._session)
+            key = self._producers.key_of(self._sent_by.subject.user, message.producer, self._session)
             self._forget_named()
             self._named = message.producer, key
             self._producers.began(key)
@@ -464,7 +464,7 @@ class IncomingLink(ReceivingLink):
         """What the primary before this one refused, and told the proxy alone."""
         for name, numbers in relay.refused:
             try:
-                key = self._producers.key_of(self._subject.user, name, self._session)
+                key = self._producers.key_of(self._sent_by.subject.user, name, self._session)
             except AmqpError:  # it was refused for that
                 continue
             for number in numbers:
@@ -550,7 +550,7 @@ class IncomingLink(ReceivingLink):
         if isinstance(target, Queue):
             token = hosted.resources.publish(target, message, now_ms)
         else:
-            token = self._container.publisher.publish(target, message, key, now_ms)
+            token = self._container.publisher.publish(target, message, key, now_ms, self._sent_by.origin)
         hosted.touch()
         return token
 
@@ -587,7 +587,7 @@ class IncomingLink(ReceivingLink):
         if is_own(address):
             raise no_such_address(address)
         meaning = container.nodes.meaning(address, terminus)
-        container.access.check(self._subject, Permission.PUBLISH, *container.nodes.access(meaning))
+        container.access.check(self._sent_by.subject, Permission.PUBLISH, *container.nodes.access(meaning))
         return meaning
 
     def _find(self, address: str, terminus: Terminus | None) -> Target:
@@ -595,11 +595,11 @@ class IncomingLink(ReceivingLink):
         relay, name = self._relay, self.hosted.name
         plain = self._container.nodes.plain_queue(address, terminus)
         if plain is not None and (relay is None or plain.hosted is self.hosted):
-            self._container.access.check(self._subject, Permission.PUBLISH, address)
+            self._container.access.check(self._sent_by.subject, Permission.PUBLISH, address)
             return plain
         meaning = self.meant_to_publish(address, terminus)
         try:
-            target = self._container.nodes.find_meant_to_publish(meaning, self._subject, terminus)
+            target = self._container.nodes.find_meant_to_publish(meaning, self._sent_by.subject, terminus)
         except AttachWaits as waits:
             raise AmqpError(RESOURCE_LOCKED, f"{waits}: try again") from waits
         except ServedElsewhere as elsewhere:
@@ -622,7 +622,7 @@ class IncomingLink(ReceivingLink):
         transaction_id, transaction = transactions.of(delivery)
         hosted, target, key = self._destination(message.payload)
         transactions.join(transaction, hosted)
-        transaction.publish(Publish(target, hosted.by_own_clock(message, self.hosted), key))
+        transaction.publish(Publish(target, hosted.by_own_clock(message, self.hosted), key, self._sent_by.origin))
         transactions.check_size(transaction)
         engine.set_local_data(delivery, engine.TRANSACTIONAL, [transaction_id, ACCEPTED_OUTCOME], settle_now=True)
         self.answered()

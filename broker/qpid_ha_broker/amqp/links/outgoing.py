@@ -10,7 +10,7 @@ import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.links.paced_consumer import PacedConsumer
-from qpid_ha_broker.amqp.nodes.access_checks import subject_of
+from qpid_ha_broker.amqp.nodes.access_checks import client_names
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
@@ -23,7 +23,6 @@ from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
-from qpid_ha_broker.model.sets.following import owner_name
 from qpid_ha_broker.model.sets.resources import release_unseen
 from qpid_ha_broker.model.transactions.transaction import Transaction
 from qpid_ha_broker.model.work import emptied
@@ -76,18 +75,16 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         self._answered: list[Answered] = []
         """In this turn, and not settled by the consumer: it waits for our word."""
         self._unconfirmed: deque[tuple[CommitToken, list[Answered]]] = deque()
-        name = connection.engine.connection.remote_container or ""
         hosted.touch()
         self.is_relayed = relay is not None
         owner: object = connection
         if relay is not None:
-            owner, name = connection.relay.owner_of(relay.client), relay.container
+            owner = connection.relay.owner_of(relay.client)
         self._owner = owner
         self.subscriber: Subscriber | None = None
-        """Whose durable subscription it consumes; None: nobody's."""
+        """By that it is known in `HostedSet.named_consumers`; None: no other link takes its place."""
         self._is_stolen = False
-        user = subject_of(connection, relay).user
-        hosted.resources.subscribe(queue, self, owner, owner_name(user, name))
+        hosted.resources.subscribe(queue, self, owner, client_names(connection, relay).client)
         hosted.links[self] = None
         if relay is not None:
             link.properties = self._reclaim(relay).properties()
@@ -395,6 +392,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         now_ms = self.hosted.now_ms
         keep_until_ms = now_ms + RETURN_MS if lost and self.is_relayed and not self.browsing else 0
         resources.unsubscribe(self.queue, self, now_ms, keep_until_ms=keep_until_ms)
+        self.hosted.named_consumers.ended(self)
         self._window.forget(self)
         self.hosted.forget(self)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.access.rules import AccessControl, Permission, Subject
-from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
+from qpid_ha_broker.amqp.nodes.identity import ClientNames, PeerIdentity
 from qpid_ha_broker.amqp.wire.conditions import AmqpError, as_amqp
-from qpid_ha_broker.amqp.wire.relay import RelayRequest
+from qpid_ha_broker.amqp.wire.relay import ITSELF, RelayRequest
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges.exchange import Origin
 
 
 class AskingPeer(Protocol):
@@ -25,6 +26,27 @@ def subject_of(peer: AskingPeer, relay: RelayRequest | None = None) -> Subject:
         return Subject.logged_in(relay.user, is_local=True)
     identity = peer.identity
     return Subject.logged_in(identity.user, is_local=identity.is_local)
+
+
+def client_names(peer: AskingPeer, relay: RelayRequest | None = None) -> ClientNames:
+    """Of the same."""
+    user, identity = subject_of(peer, relay).user, peer.identity
+    if relay is None:
+        return ClientNames(user, identity.container, (identity.broker, identity.connection))
+    broker = identity.broker if relay.path[0] == ITSELF else relay.path[0]
+    return ClientNames(user, relay.container, (broker, relay.client))
+
+
+class PublisherIdentity(NamedTuple):
+    """Who publishes on a link."""
+
+    subject: Subject
+    origin: Origin
+
+    @classmethod
+    def of(cls, peer: AskingPeer, relay: RelayRequest | None) -> PublisherIdentity:
+        """As in `subject_of`."""
+        return cls(subject_of(peer, relay), client_names(peer, relay).origin)
 
 
 def marked_refusal(peer: AskingPeer, access: AccessControl) -> AmqpError | None:

@@ -16,6 +16,7 @@ from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.ended_queues import EndedQueues
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint, NumberedPublishers, endpoint_of
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait
+from qpid_ha_broker.amqp.nodes.subscriptions import NamedConsumers
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, RESOURCE_LIMIT, AmqpError, as_amqp
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.commands.administration import Administration
@@ -109,6 +110,8 @@ class HostedSet:
         """Links whose peer wants its credit used or given up now."""
         self.links: dict[LinkEndpoint, None] = {}
         """All that publish to nodes of this set, or consume from them."""
+        self.named_consumers = NamedConsumers()
+        """Those of `links` that end when their client attaches them anew."""
         self.numbered_publishers = NumberedPublishers()
         """Those of `links` on which another broker relays a client's messages, or hands on what came to an exchange."""
         self.transactions: dict[OpenTransactions, None] = {}

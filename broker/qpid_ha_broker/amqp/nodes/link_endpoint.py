@@ -27,7 +27,11 @@ class LinkEndpoint:
     owned_queue: Queue | None = None
     """A queue that exists for this link alone."""
     keep_on_detach = False
-    """A durable subscription: detaching leaves its queue, closing deletes it."""
+    """A subscription that waits for it: detaching leaves its queue, closing deletes it."""
+    shares_queue = False
+    """Other links may consume from `owned_queue`, too: closing the last of them deletes it."""
+    unsubscribes = False
+    """It is attached to delete `owned_queue`, and is told if that was not done."""
 
     is_relayed = False
     """It is a link of another broker's client: that broker may attach it again when it is lost here."""

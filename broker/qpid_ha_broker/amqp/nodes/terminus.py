@@ -45,6 +45,11 @@ TEMPORARY = "temporary."
 """What the names of queues, and of topics, with a dynamic address begin with; for access control the name of one to be
 made."""
 SHARED = "shared"
+"""Of a source: several links consume from one subscription, whose name is theirs up to a `|`."""
+GLOBAL = "global"
+"""Beside it: whatever their container ids are."""
+LONGEST_TIMEOUT_S = 86_400
+"""That a subscription waits for its link."""
 NO_CREATE = "qpid.no-create"
 """Of a target: a node that is not there is not to be made."""
 _OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
@@ -57,10 +62,13 @@ class Terminus(NamedTuple):
     dynamic: bool
     coordinator: bool
     durable: bool
+    """It is to stay for ever without its link."""
     browse: bool
     capabilities: frozenset[str]
     arguments: dict[str, Scalar]
     """Queue arguments (`qpid.*`) from the node properties, for a node that is made on demand."""
+    timeout_s: int = 0
+    """So long it is to stay without its link; 0: not at all, or for ever."""
 
     @property
     def topic(self) -> bool:
@@ -95,11 +103,13 @@ COORDINATOR_CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-p
 
 def read_terminus(terminus: proton.Terminus) -> Terminus:
     """Read a remote source or target."""
+    durable = terminus.expiry_policy == proton.Terminus.EXPIRE_NEVER
     return Terminus(
         address=terminus.address or None,
         dynamic=bool(terminus.dynamic),
         coordinator=terminus.type == proton.Terminus.COORDINATOR,
-        durable=terminus.expiry_policy == proton.Terminus.EXPIRE_NEVER,
+        durable=durable,
+        timeout_s=0 if durable else min(terminus.timeout, LONGEST_TIMEOUT_S),
         browse=terminus.distribution_mode == proton.Terminus.DIST_MODE_COPY,
         capabilities=frozenset(str(name) for name in _flattened(value_of(terminus.capabilities))),
         arguments=_queue_arguments(value_of(terminus.properties)),
@@ -125,23 +135,19 @@ _OF_MESSAGES = tuple(
 
 
 def answer_terminus(
-    own: proton.Terminus,
-    remote: proton.Terminus,
-    asked: Terminus,
-    node: Queue | Exchange | None,
-    key: str = "",
-    *,
-    durable: bool,
-) -> None:
+    own: proton.Terminus, remote: proton.Terminus, asked: Terminus, node: Queue | Exchange | None, key: str = "", *,
+    durable: bool, timeout_s: int = 0, sharing: frozenset[str] = frozenset(),
+) -> None:  # fmt: skip
     """Fill in what the peer gets: of capabilities and node properties those that hold for `node`, or for its `key`.
 
-    `durable`: what has been set up outlives the link. Nothing else does, and no unsettled deliveries.
+    `durable`: what has been set up outlives the link. With `timeout_s` it does for so long, counted from the end of the
+    link, whatever else has ended. Nothing else does, and no unsettled deliveries. `sharing`: who shares it.
     """
     own.copy(remote)
     own.durability = proton.Terminus.CONFIGURATION if durable else proton.Terminus.NONDURABLE
     own.expiry_policy = proton.Terminus.EXPIRE_NEVER if durable else proton.Terminus.EXPIRE_WITH_LINK
-    own.timeout = 0
-    _put_symbols(own.capabilities, sorted(asked.capabilities & _held_by(node, key)))
+    own.timeout = timeout_s
+    _put_symbols(own.capabilities, sorted(asked.capabilities & (_held_by(node, key) | sharing)))
     properties: dict[Any, object] = {}
     if isinstance(node, Queue):
         given = node.arguments.given
@@ -188,11 +194,17 @@ class Filters(NamedTuple):
     headers: dict[str, Scalar] | None
     after: int | None
     applied: dict[proton.symbol, object]
+    no_local: bool = False
+    """What the subscriber publishes itself is not for it."""
     bindings: Mapping[proton.symbol, object] = {}
     """Those of `applied` that only the binding of a subscription has a use for."""
 
     def for_queue(self) -> Filters:
-        """What of them is applied by a consumer of a queue."""
+        """What of them is applied by a consumer of a queue. Raises AmqpError for `no-local`: others count on having in
+        the queue what it publishes there."""
+        if self.no_local:
+            text = "the filter no-local is for subscriptions to exchanges: leave it out, and skip what you have sent"
+            raise AmqpError(NOT_IMPLEMENTED, text)
         return self._without(self.bindings)
 
     def for_exchange(self, kind: ExchangeKind) -> Filters:
@@ -213,8 +225,7 @@ class Filters(NamedTuple):
 def read_filters(source: proton.Terminus) -> Filters:
     """Read the filter set. Unknown filters are left out, as the standard says.
 
-    Raises AmqpError for a malformed one, for two of a kind, of which only one could be applied, and for `no-local`:
-    a subscriber that counts on not getting its own messages would get them.
+    Raises AmqpError for a malformed one, and for two of a kind, of which only one could be applied.
     """
     given = value_of(source.filter)
     by_kind: dict[str, tuple[proton.symbol, proton.Described]] = {}
@@ -224,8 +235,6 @@ def read_filters(source: proton.Terminus) -> Filters:
             raise AmqpError(INVALID_FIELD, f"two filters are of the kind {kind}, and only one can be applied")
         if kind:
             by_kind[kind] = proton.symbol(name), described
-    if "no-local" in by_kind:
-        raise AmqpError(NOT_IMPLEMENTED, "the filter no-local is not there: leave it out, and skip what you have sent")
     values = {kind: described.value for kind, (_, described) in by_kind.items()}
     return Filters(
         _selector(values["selector"]) if "selector" in values else None,
@@ -233,6 +242,7 @@ def read_filters(source: proton.Terminus) -> Filters:
         _scalars(cast(dict[Any, object], values["headers"])) if "headers" in values else None,
         _message_id(values["after"]) if "after" in values else None,
         applied=dict(by_kind.values()),
+        no_local="no-local" in by_kind,
         bindings=dict(by_kind[kind] for kind in ("key", "headers") if kind in by_kind),
     )
 

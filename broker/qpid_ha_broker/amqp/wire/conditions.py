@@ -37,6 +37,9 @@ NOT_ENOUGH_REPLICAS = "qpid-ha:not-enough-replicas"
 SOLE_CONNECTION = "sole-connection-for-container"
 """A capability that a client desires in its open, as Qpid JMS does: it knows the next name (AMQP Enforcing Connection
 Uniqueness 1.0 has both)."""
+READS_REFUSALS = "qpid.reads-refusals"
+"""A capability that a client desires which knows the same, and does not ask to be the only one with its container id:
+`qpid_ha_client`, which in releases before this one had but the other word for it."""
 RESOURCE_SETS = "qpid.resource-sets"
 """A capability of our open: a queue that this broker does not lead, or has not, may be elsewhere."""
 ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"

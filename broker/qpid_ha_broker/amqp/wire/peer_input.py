@@ -60,6 +60,8 @@ class PeerInput:
         self.security: Security | None = None
         """Until SASL has been told; None: nothing is encrypted, or it has been."""
         self._header_left = _HEADER_BYTES
+        self.heard_ms = 0
+        """When something came last, by the clock of whoever pushes it."""
 
     def expect_stream(self) -> None:
         """The other end may leave AMQP, as soon as its end of the channel is open."""

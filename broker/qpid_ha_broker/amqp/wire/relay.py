@@ -51,6 +51,9 @@ it takes it for one that the client gave back."""
 HELD: Final = "qpid.held"
 GENERATION: Final = "qpid.generation"
 
+ITSELF: Final = "the broker itself"
+"""In the path of a link that a broker relays to itself, because it leads by now: that is no way back to where the link
+began. No broker has such a name."""
 RETURN_MS: Final = 10_000
 """So long what only a proxy's clients use is kept when the proxy is not heard of: it may attach their links again."""
 RUN_BITS: Final = 40
@@ -66,7 +69,7 @@ class RelayRequest(NamedTuple):
     """A link that is relayed: for whom, by whom, and what is there of it already."""
 
     path: tuple[str, ...]
-    """The brokers that it came by, the one with the client first."""
+    """The brokers that it came by, the one with the client first; or ITSELF."""
     client: str
     """The client's connection, by a name of the proxy's: who has a queue alone has it on one connection."""
     container: str = ""

@@ -13,7 +13,14 @@ from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.commands.naming import Naming, NamingRules, NewQueue, choose_set
 from qpid_ha_broker.model.commands.unplaced import UnplacedNames
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
-from qpid_ha_broker.model.exchanges.exchange import SELECTOR_ARGUMENT, Binding, Exchange, make_exchange, selector_of
+from qpid_ha_broker.model.exchanges.exchange import (
+    NO_LOCAL_ARGUMENT,
+    SELECTOR_ARGUMENT,
+    Binding,
+    Exchange,
+    make_exchange,
+    selector_of,
+)
 from qpid_ha_broker.model.exchanges.notices import DURABLE_SUBSCRIPTION, NOTICE_EXCHANGE, is_for_notices
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, CommitToken
 from qpid_ha_broker.model.message_reader import DeathReason, MessageReader
@@ -386,7 +393,7 @@ class Configuration:
         local = is_local_binding(source, target, arguments)
         try:
             make_exchange(source.kind, 0, exchange, {}).bind(Binding(target.id, key, arguments))
-            _check_selector(self._catalog.reader, arguments)
+            _check_conditions(self._catalog.reader, arguments)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         bound = ev.Bound(source.id, target.id, key, dict(arguments))
@@ -486,8 +493,11 @@ class Configuration:
         return written
 
 
-def _check_selector(reader: MessageReader, arguments: Arguments) -> None:
-    """Raises ValueError for what is no selector."""
+def _check_conditions(reader: MessageReader, arguments: Arguments) -> None:
+    """Raises ValueError for what is no selector, or nobody's name."""
+    name = arguments.get(NO_LOCAL_ARGUMENT, "")
+    if not isinstance(name, str):
+        raise ValueError(f"{NO_LOCAL_ARGUMENT} is {name!r}: give the name of a publisher, as a text")
     text = arguments.get(SELECTOR_ARGUMENT, "")
     if not isinstance(text, str):
         raise ValueError(f"{SELECTOR_ARGUMENT} is {text!r}: give a selector, as a text")

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from qpid_ha_broker.model.errors import ModelError, OtherSet
-from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.exchanges.exchange import NOBODY, Exchange, Origin
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, Commitment, CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.catalog import Destinations
@@ -78,15 +78,18 @@ class ExchangePublisher:
         self._led = led
         self.forwarder = forwarder
 
-    def publish(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
-        """Enqueue wherever the exchange says. Raises as `Resources.publish`, and OtherSet: nothing was written."""
+    def publish(
+        self, exchange: Exchange, message: Message, key: str, now_ms: int, origin: Origin = NOBODY
+    ) -> CommitToken:
+        """Enqueue wherever the exchange says. Raises as `Resources.publish`, and OtherSet: nothing was written.
+        `origin`: who publishes it."""
         catalog = self._default.catalog
         if not catalog.map.queues_by_id:
-            return self._default.publish_to_exchange(exchange, message, key, now_ms)
+            return self._default.publish_to_exchange(exchange, message, key, now_ms, origin)
         self._default.replication.check_writable()
-        there = catalog.destinations(exchange, key, message.payload)
+        there = catalog.destinations(exchange, key, message.payload, origin)
         if not there.placed:
-            return self._default.publish_to_exchange(exchange, message, key, now_ms)
+            return self._default.publish_to_exchange(exchange, message, key, now_ms, origin)
         by_set = _by_set(there)
         led = {name: resources for name in by_set if (resources := self._led_alone(name)) is not None}
         for name, resources in led.items():

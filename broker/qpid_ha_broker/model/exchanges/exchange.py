@@ -4,8 +4,9 @@ Queues are named by their ids, so an exchange knows nothing of queues, and a bac
 alike. The order of a route is that of the earliest binding that matched. It follows from `bindings()` alone: an
 exchange rebuilt from that list (a snapshot, a new backup) gives the same routes in the same order.
 
-A binding may have a selector, too: what matches it otherwise, and not the selector, does not go by that binding. So a
-subscriber's queue does not keep what the subscriber never takes. An exchange without selectors costs nothing for it.
+A binding may have conditions, too: a selector, and whose messages do not go by it (`no-local` of a subscriber). What
+matches it otherwise, and not these, does not go by that binding. So a subscriber's queue does not keep what the
+subscriber never takes. An exchange without conditions costs nothing for them.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ UNINDEXED_LENGTH = 100
 MAX_SELECTORS_COST = 20_000
 """Of all selectors that one message may meet, each of which is evaluated then: see `CompiledSelector`. Where keys say
 nothing about that, of all different ones of one exchange."""
-MAX_SELECTED_BINDINGS = 100
-"""Of one queue to one exchange, if one of them has a selector: which of them match is found for every message."""
+MAX_CONDITIONAL_BINDINGS = 100
+"""Of one queue to one exchange, if one of them has a selector or NO_LOCAL_ARGUMENT: which of them match is found for
+every message."""
 MATCH_ARGUMENT = "x-match"
 SELECTOR_ARGUMENT = "x-filter-jms-selector"
 """As the Java broker of Qpid calls it. Releases that know no selectors of bindings ignore it."""
+NO_LOCAL_ARGUMENT = "x-qpid-no-local"
+"""As the Java broker of Qpid calls it; here with a name of the publisher whose messages do not go by the binding: see
+`Origin`. Releases that do not know it ignore it."""
 REPLICATE_ARGUMENT = "qpid.replicate"
 """Says where a binding is written; no message needs to have it."""
 ROUTE_CACHE_KEYS = 4096
@@ -68,6 +73,13 @@ Properties = Callable[[], Mapping[str, object]]
 """Gives the message's application properties; called only by an exchange that needs them, since they must be parsed."""
 
 
+Origin = tuple[str, ...]
+"""The names of who publishes a message that a binding may have in NO_LOCAL_ARGUMENT: its connection's, and that of its
+user with its container id."""
+NOBODY: Origin = ()
+"""What the broker itself sends, or a message that is moved."""
+
+
 class _Selector:
     """The selector of one or several bindings of an exchange."""
 
@@ -78,6 +90,14 @@ class _Selector:
         self.compiled = compiled
         self.bindings = 0
         """How many have it."""
+
+
+class _Condition(NamedTuple):
+    """What a message that matches a binding has to fulfil besides."""
+
+    selector: _Selector | None
+    no_local: str
+    """Not published by who has this name; empty: by anybody."""
 
 
 class Exchange(ABC):
@@ -96,7 +116,7 @@ class Exchange(ABC):
         self.reader: MessageReader = NoReader()
         self._selectors: dict[str, _Selector] = {}
         """By their texts."""
-        self._selected: dict[int, dict[str, _Selector]] = {}
+        self._conditions: dict[int, dict[str, _Condition]] = {}
         """By queue and key of the binding; the other bindings have none."""
 
     def bind(self, binding: Binding) -> None:
@@ -107,9 +127,9 @@ class Exchange(ABC):
         self._index(binding)
         self._bindings[binding.queue, binding.key] = binding
         self._keys_of_queue.setdefault(binding.queue, {})[binding.key] = None
-        self._forget_selector(binding.queue, binding.key)
-        if text := selector_of(binding.arguments):
-            self._note_selector(binding.queue, binding.key, text)
+        self._forget_condition(binding.queue, binding.key)
+        if has_condition(binding.arguments):
+            self._note_condition(binding)
 
     def unbind(self, queue: int, key: str) -> bool:
         """Remove a binding; False when there was none."""
@@ -120,8 +140,8 @@ class Exchange(ABC):
 
         Routes may lead to it until `unindex` has come to its end for them: it must be one that is not there any more.
         """
-        for key in tuple(self._selected.get(queue, ())):
-            self._forget_selector(queue, key)
+        for key in tuple(self._conditions.get(queue, ())):
+            self._forget_condition(queue, key)
         return [self._bindings.pop((queue, key)) for key in self._keys_of_queue.pop(queue, ())]
 
     def unindex(self, removed: list[Binding]) -> Task:
@@ -158,12 +178,13 @@ class Exchange(ABC):
             raise LimitReached(
                 f"exchange {self.name} leads to {MAX_QUEUES} queues, and may lead to no more: use another"
             )
-        text = selector_of(binding.arguments)
-        is_selected = bool(text) or binding.queue in self._selected
-        if is_selected and self.count_of(binding.queue) >= MAX_SELECTED_BINDINGS:
+        is_conditional = has_condition(binding.arguments) or binding.queue in self._conditions
+        if is_conditional and self.count_of(binding.queue) >= MAX_CONDITIONAL_BINDINGS:
             raise LimitReached(
-                f"a queue that has a binding with a selector has at most {MAX_SELECTED_BINDINGS} to one exchange"
+                f"a queue that has a binding with a selector or {NO_LOCAL_ARGUMENT} has at most"
+                f" {MAX_CONDITIONAL_BINDINGS} to one exchange"
             )
+        text = selector_of(binding.arguments)
         if text and text not in self._selectors:
             cost = sum(selector.compiled.cost for selector in self._selectors.values())
             own_cost = self.reader.selector(text).cost
@@ -190,19 +211,25 @@ class Exchange(ABC):
         """How many bindings there are."""
         return len(self._bindings)
 
-    def route_message(self, key: str, payload: bytes) -> tuple[int, ...]:
-        """The ids of the queues that get this message: `route`, without those whose selectors do not match it."""
+    def route_message(self, key: str, payload: bytes, origin: Origin = NOBODY) -> tuple[int, ...]:
+        """The ids of the queues that get this message: `route`, without those whose conditions it does not fulfil.
+        `origin`: who publishes it."""
         reader = self.reader
         queues = self.route(key, lambda: reader.properties(payload))
-        return self._select(queues, key, payload) if self._selected else queues
+        return self._select(queues, key, payload, origin) if self._conditions else queues
 
-    def _select(self, queues: tuple[int, ...], key: str, payload: bytes) -> tuple[int, ...]:
-        """The queues of a route that a binding without a selector leads to, or one whose selector matches."""
+    def _select(self, queues: tuple[int, ...], key: str, payload: bytes, origin: Origin) -> tuple[int, ...]:
+        """The queues of a route that a binding without conditions leads to, or one whose conditions are fulfilled."""
         lookup: Lookup | None = None
         verdicts: dict[_Selector, bool] = {}
 
-        def matches(selector: _Selector) -> bool:
+        def fulfils(condition: _Condition) -> bool:
             nonlocal lookup
+            selector, no_local = condition
+            if no_local and no_local in origin:
+                return False
+            if selector is None:
+                return True
             verdict = verdicts.get(selector)
             if verdict is None:
                 try:
@@ -215,20 +242,20 @@ class Exchange(ABC):
 
         kept = []
         for queue in queues:
-            selected = self._selected.get(queue)
-            if selected is None:
+            conditions = self._conditions.get(queue)
+            if conditions is None:
                 kept.append(queue)
             elif len(self._keys_of_queue[queue]) == 1:
-                if all(map(matches, selected.values())):
+                if all(map(fulfils, conditions.values())):
                     kept.append(queue)
             else:
                 leading = self._leading(queue, key, payload)
-                if any(binding_key not in selected or matches(selected[binding_key]) for binding_key in leading):
+                if any(binding_key not in conditions or fulfils(conditions[binding_key]) for binding_key in leading):
                     kept.append(queue)
         return tuple(kept)
 
     def _leading(self, queue: int, key: str, payload: bytes) -> list[str]:
-        """Of a queue that a message goes to, the keys of the bindings that lead there: few, it has selectors."""
+        """Of a queue that a message goes to, the keys of the bindings that lead there: few, it has conditions."""
         alone = make_exchange(self.kind, 0, self.name, {})
         reader, leading = self.reader, []
         for binding_key in self._keys_of_queue[queue]:
@@ -239,25 +266,30 @@ class Exchange(ABC):
             alone.unbind(queue, binding_key)
         return leading
 
-    def _note_selector(self, queue: int, key: str, text: str) -> None:
-        selector = self._selectors.get(text)
-        if selector is None:
-            selector = self._selectors[text] = _Selector(text, _compiled(self.reader, text))
-        selector.bindings += 1
-        self._selected.setdefault(queue, {})[key] = selector
-        self._weigh(queue, key, selector.compiled.cost)
+    def _note_condition(self, binding: Binding) -> None:
+        text = selector_of(binding.arguments)
+        selector = self._selectors.get(text) if text else None
+        if text:
+            if selector is None:
+                selector = self._selectors[text] = _Selector(text, _compiled(self.reader, text))
+            selector.bindings += 1
+            self._weigh(binding.queue, binding.key, selector.compiled.cost)
+        condition = _Condition(selector, no_local_of(binding.arguments))
+        self._conditions.setdefault(binding.queue, {})[binding.key] = condition
 
-    def _forget_selector(self, queue: int, key: str) -> None:
-        selected = self._selected.get(queue)
-        selector = None if selected is None else selected.pop(key, None)
-        if selected is None or selector is None:
+    def _forget_condition(self, queue: int, key: str) -> None:
+        conditions = self._conditions.get(queue)
+        condition = None if conditions is None else conditions.pop(key, None)
+        if conditions is None or condition is None:
             return
-        self._weigh(queue, key, 0)
-        if not selected:
-            del self._selected[queue]
-        selector.bindings -= 1
-        if not selector.bindings:
-            del self._selectors[selector.text]
+        if not conditions:
+            del self._conditions[queue]
+        selector = condition.selector
+        if selector is not None:
+            self._weigh(queue, key, 0)
+            selector.bindings -= 1
+            if not selector.bindings:
+                del self._selectors[selector.text]
 
     @abstractmethod
     def route(self, key: str, properties: Properties) -> tuple[int, ...]:
@@ -275,7 +307,7 @@ class Exchange(ABC):
         binding = self._bindings.pop((queue, key), None)
         if binding is None:
             return None
-        self._forget_selector(queue, key)
+        self._forget_condition(queue, key)
         keys = self._keys_of_queue[queue]
         del keys[key]
         if not keys:
@@ -461,6 +493,17 @@ def selector_of(arguments: Arguments) -> str:
     """The selector of a binding with these arguments; empty: it has none, or one of nothing, which selects all."""
     text = arguments.get(SELECTOR_ARGUMENT)
     return text if isinstance(text, str) and text.strip() else ""
+
+
+def no_local_of(arguments: Arguments) -> str:
+    """Whose messages do not go by a binding with these arguments; empty: anybody's do."""
+    name = arguments.get(NO_LOCAL_ARGUMENT)
+    return name if isinstance(name, str) else ""
+
+
+def has_condition(arguments: Arguments) -> bool:
+    """Whether not all that matches a binding with these arguments goes by it."""
+    return bool(selector_of(arguments) or no_local_of(arguments))
 
 
 def _compiled(reader: MessageReader, text: str) -> CompiledSelector:

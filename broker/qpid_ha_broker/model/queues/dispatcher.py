@@ -117,7 +117,8 @@ class Dispatcher:
         self._by_priority = by_priority
         self._head = messages.open_cursor()
         """Where all consumers stand that take whatever comes."""
-        self._turn = 0
+        self._turn = 1
+        """How many messages were given to one of several who could take them: behind that one the next goes on."""
         self._takes_committed = False
         """In this `hand_out`, those who take are given what is committed, as those who look are."""
         self._shown_lsn = 0
@@ -205,6 +206,7 @@ class Dispatcher:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, budget)}
         else:
             given = self._serve_in_turn(ready, limit, now_ms, expired, budget)
+            self._turn += sum(map(len, given.values()))
         return [(consumer, entries) for consumer, entries in given.items() if entries], expired
 
     def _serve_in_turn(
@@ -212,8 +214,8 @@ class Dispatcher:
     ) -> dict[Consumer, list[Entry]]:
         given: dict[Consumer, list[Entry]] = {}
         if ready:
-            self._turn = (self._turn + 1) % len(ready)
-            ready = ready[self._turn :] + ready[: self._turn]
+            first = self._turn % len(ready)
+            ready = ready[first:] + ready[:first]
         for _ in range(limit):
             still_ready = []
             for consumer in ready:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from qpid_ha_broker.cluster_map import ClusterMap, PlacedQueue
 from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.errors import NotFound, OtherSet
-from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange
+from qpid_ha_broker.model.exchanges.exchange import NOBODY, Binding, Exchange, Origin
 from qpid_ha_broker.model.exchanges.notices import (
     DURABLE_SUBSCRIPTION,
     NOTICE_EXCHANGE,
@@ -183,7 +183,7 @@ class Catalog:
         is_subscription = queue.name.startswith((TEMPORARY_SUBSCRIPTION, DURABLE_SUBSCRIPTION))
         return is_subscription and notices is not None and bool(notices.count_of(queue.id))
 
-    def route(self, exchange: Exchange, key: str, payload: bytes) -> tuple[Queue, ...]:
+    def route(self, exchange: Exchange, key: str, payload: bytes, origin: Origin = NOBODY) -> tuple[Queue, ...]:
         """The queues for a message; those of the alternate exchange when the exchange itself has none.
 
         Raises NotFound for an exchange that was deleted after the caller had found it, and OtherSet for one that leads
@@ -191,10 +191,11 @@ class Catalog:
         """
         if exchange.id not in self.exchanges_by_id:
             raise NotFound(f"exchange {exchange.name} was deleted")
-        queues = self._there(exchange.route_message(key, payload))
+        queues = self._there(exchange.route_message(key, payload, origin))
         if not queues:
             alternate = self.alternate(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-            queues = self._there(alternate.route_message(key, payload)) if alternate is not None else queues
+            if alternate is not None:
+                queues = self._there(alternate.route_message(key, payload, origin))
         return queues
 
     def _there(self, ids: tuple[int, ...]) -> tuple[Queue, ...]:
@@ -211,14 +212,15 @@ class Catalog:
                 ) from None
             return tuple([by_id[queue_id] for queue_id in ids if queue_id in by_id])
 
-    def destinations(self, exchange: Exchange, key: str, payload: bytes) -> Destinations:
+    def destinations(self, exchange: Exchange, key: str, payload: bytes, origin: Origin = NOBODY) -> Destinations:
         """As `route`, with the queues of other sets. Raises NotFound."""
         if exchange.id not in self.exchanges_by_id:
             raise NotFound(f"exchange {exchange.name} was deleted")
-        routed = self._destinations(exchange.route_message(key, payload))
+        routed = self._destinations(exchange.route_message(key, payload, origin))
         if not any(routed):
             alternate = self.alternate(str(exchange.arguments.get("qpid.alternate_exchange", "")))
-            routed = self._destinations(alternate.route_message(key, payload)) if alternate is not None else routed
+            if alternate is not None:
+                routed = self._destinations(alternate.route_message(key, payload, origin))
         return routed
 
     def _destinations(self, ids: tuple[int, ...]) -> Destinations:

@@ -13,7 +13,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError, QueueFull
-from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.exchanges.exchange import NOBODY, Exchange, Origin
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, AllOf, CommitToken
 from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
 from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout, Returning
@@ -118,13 +118,16 @@ class Resources:
             return 0
         return self.sets.holding(queue).enqueue_plain(queue, body, durable, priority)
 
-    def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
-        """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
+    def publish_to_exchange(
+        self, exchange: Exchange, message: Message, key: str, now_ms: int, origin: Origin = NOBODY
+    ) -> CommitToken:
+        """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`. `origin`: who
+        publishes it."""
         self.replication.check_writable()
         known_at = self.known_at(message)
         if known_at is not None:
             return known_at
-        queues = self.route(exchange, message.payload, key)
+        queues = self.route(exchange, message.payload, key, origin)
         return self.carry_out(self.plan(queues, message, now_ms, routed=True), []) if queues else self.written
 
     def known_at(self, message: Message) -> CommitToken | None:
@@ -136,9 +139,9 @@ class Resources:
         self.deduplication.dropped_total += 1
         return self.written
 
-    def route(self, exchange: Exchange, payload: bytes, key: str) -> tuple[Queue, ...]:
+    def route(self, exchange: Exchange, payload: bytes, key: str, origin: Origin = NOBODY) -> tuple[Queue, ...]:
         """The queues for a message; counts one for which there are none. Raises NotFound: see `Catalog.route`."""
-        queues = self.catalog.route(exchange, key, payload)
+        queues = self.catalog.route(exchange, key, payload, origin)
         if not queues:
             self.unroutable_total += 1
         return queues
@@ -466,8 +469,12 @@ class Resources:
         self.replication.check_writable()
         new = self.deduplication.new_among(transaction.published)
         routed = [
-            ((target,) if isinstance(target, Queue) else self.route(target, message.payload, key), message, target)
-            for target, message, key in new
+            (
+                (target,) if isinstance(target, Queue) else self.route(target, message.payload, key, origin),
+                message,
+                target,
+            )
+            for target, message, key, origin in new
         ]
         if self.replication.is_restricted:
             self.replication.check_publish(queue for queues, _, _ in routed for queue in queues)

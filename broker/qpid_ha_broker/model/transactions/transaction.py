@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.exchanges.exchange import NOBODY, Exchange, Origin
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry, Holder
 
@@ -22,11 +22,12 @@ class Message(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Send `message` to `target`, under `key` where that is an exchange."""
+    """Send `message` to `target`, under `key` where that is an exchange; `origin`: who publishes it."""
 
     target: Queue | Exchange
     message: Message
     key: str
+    origin: Origin = NOBODY
 
 
 class Transaction(Holder):

@@ -22,6 +22,7 @@ from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
 from qpid_ha_broker.amqp.relaying.set_contact import SetContact
 from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
+from qpid_ha_broker.amqp.wire.relay import ITSELF
 from qpid_ha_broker.server.peers.peer_channels import MakeEngine
 from qpid_ha_broker.server.proxies.far_links import TICK_S, FarLinks, ProxyHost
 from qpid_ha_broker.server.proxies.far_pool import Way
@@ -42,8 +43,6 @@ RETRY_MOST_S: Final = 1.0
 GATE_S: Final = 0.3
 """So long a new primary gives nothing to consumers but what they have had: proxies look for it every TICK_S."""
 PRODUCERS_KEPT: Final = 1000
-ITSELF: Final = "the broker itself"
-"""In the path of a link that a broker relays to itself. No broker has such a name."""
 
 
 Socket = UpstreamSocket[Upstream]
