@@ -130,10 +130,10 @@ def test_a_global_subscription_is_shared_by_clients_with_any_id(broker: PairedBr
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_topic_that_is_not_there_is_made_for_a_shared_subscription(broker: PairedBroker, durable: bool) -> None:
+def test_a_shared_subscription_to_what_nobody_has_made_is_one_to_a_topic(broker: PairedBroker, durable: bool) -> None:
     client = client_of(broker)
     link = share(client, "orders", durable=durable, address="news", capabilities=("shared",))
-    publish(broker, "news", "a")
+    publish(broker, "topic://news", "a")
     assert accepted(client, link) == ["a"]
 
 
