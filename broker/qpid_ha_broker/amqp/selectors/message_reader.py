@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from qpid_ha_broker.amqp.selectors.selector import Selector, parse_selector
 from qpid_ha_broker.amqp.wire.dead_letters import dead_letter
+from qpid_ha_broker.amqp.wire.group_ids import group_of, has_group
 from qpid_ha_broker.amqp.wire.sections import MessageSections
-from qpid_ha_broker.model.message_reader import Death
+from qpid_ha_broker.model.message_reader import Death, GroupMember
 
 
 class AmqpMessageReader(MessageSections):
@@ -14,6 +15,12 @@ class AmqpMessageReader(MessageSections):
     def selector(self, text: str) -> Selector:
         """Raises SelectorError."""
         return parse_selector(text)
+
+    def has_group(self, payload: bytes) -> bool:
+        return has_group(payload)
+
+    def group(self, payload: bytes) -> GroupMember | None:
+        return group_of(payload)
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         return dead_letter(self, payload, death)

@@ -1,4 +1,14 @@
-"""Who gets which message of a queue, and when: consumers with credit, in turn."""
+"""Who gets which message of a queue, and when: consumers with credit, in turn.
+
+| a policy | who is asked in turn | what one of them finds |
+| --- | --- | --- |
+| none | all that have credit | the next message that nobody has |
+| a single active consumer | the one that was attached first of those that are there | the same |
+| priorities of consumers | those of the highest that have credit; lower ones when these are given nothing more | the same |
+| groups | all | the next that is of no group of others: see `message_groups` |
+
+What a consumer has declined it never finds again.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +21,7 @@ from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.handout_marks import QueueMark
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.limits import QueueLimits
+from qpid_ha_broker.model.queues.message_groups import GroupReader, GroupTaker, MessageGroups
 from qpid_ha_broker.model.queues.orders import OrderCursor
 from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
@@ -18,6 +29,9 @@ from qpid_ha_broker.model.queues.sequence import EXPIRED, Entry, Holder
 
 PASSED_LENGTH: Final = 1000
 """Messages that a consumer may find expired or unwanted at a time, however quick that is."""
+
+DECLINED_MOST: Final = 1000
+"""Messages of a queue that cannot be delivered to one consumer."""
 
 Accepts = Callable[[bytes], bool]
 """Whether a consumer wants a message, by its body."""
@@ -32,7 +46,7 @@ class SessionOwner(NamedTuple):
     link: str
 
 
-class Consumer(Holder):
+class Consumer(GroupTaker):
     """One who takes messages, or only looks at them (`browsing`), as far as its credit and its window go.
 
     `credit` (messages) and `window_bytes` belong to the driver, which raises them; handing out lowers them. A
@@ -41,10 +55,15 @@ class Consumer(Holder):
 
     session_owner: SessionOwner | None = None
     """For whom the log holds what is handed out to it; None: it goes back when the consumer does."""
+    priority = 0
+    """Whose is higher is given messages first."""
+    is_exclusive = False
+    """Nobody else may take messages of the queue while it does."""
 
     __slots__ = ("accepts", "after", "beyond", "browsing", "credit", "position", "window_bytes")
 
     def __init__(self, *, browsing: bool = False, accepts: Accepts | None = None, after: int | None = None) -> None:
+        super().__init__()
         self.browsing = browsing
         self.after = after
         """Of a browser: it reads by ascending ids from this one on, also what others hold."""
@@ -54,6 +73,13 @@ class Consumer(Holder):
         self.position: OrderCursor | None = None
         self.beyond: Entry | None = None
         """What it was given last of a ring in which all room is held; as long as that is held it gets no more."""
+
+    @property
+    def takes_some(self) -> bool:
+        return self.accepts is not None or bool(self.declined)
+
+    def owns_what_has(self, holder: Holder) -> bool:
+        return holder is self or (self.session_owner is not None and holder.is_of_session(self.session_owner))
 
     @property
     def must_answer(self) -> bool:
@@ -90,14 +116,17 @@ _entry_id = attrgetter("id")
 
 
 class Dispatcher:
-    """The promise: no message goes to two consumers, and none to one whose credit or window is used up."""
+    """The promise: no message goes to two consumers, and none to one whose credit or window is used up, nor, where
+    groups are kept together, past one of its group that another consumer has."""
 
     __slots__ = (
         "_by_priority",
         "_gate",
         "_head",
+        "_is_ranked",
         "_limits",
         "_messages",
+        "_read_group",
         "_shown_lsn",
         "_takes_committed",
         "_turn",
@@ -106,6 +135,8 @@ class Dispatcher:
         "awaits_commit",
         "awaits_mark",
         "consumers",
+        "groups",
+        "has_single_taker",
         "interrupted",
         "returning",
     )
@@ -117,6 +148,14 @@ class Dispatcher:
         self._by_priority = by_priority
         self._head = messages.open_cursor()
         """Where all consumers stand that take whatever comes."""
+        self._read_group: GroupReader | None = None
+        """Where groups are kept together."""
+        self.groups: MessageGroups | None = None
+        """There while somebody takes, where groups are kept together."""
+        self.has_single_taker = False
+        """Only the first of those who take is given anything."""
+        self._is_ranked = False
+        """Some consumer has a priority."""
         self._turn = 0
         self._takes_committed = False
         """In this `hand_out`, those who take are given what is committed, as those who look are."""
@@ -144,14 +183,70 @@ class Dispatcher:
         if consumer.browsing:
             consumer.position = self._messages.browsing_cursor(consumer.after)
         else:
-            consumer.position = self._head if consumer.accepts is None else self._messages.open_cursor()
+            consumer.position = self._position_of(consumer)
         self.consumers.append(consumer)
+        self._is_ranked |= bool(consumer.priority)
 
     def unsubscribe(self, consumer: Consumer) -> None:
         """Serve it no more. What it holds is for the caller to give back."""
         self.consumers.remove(consumer)
-        if consumer.position is not None and consumer.position is not self._head:
-            self._messages.close_cursor(consumer.position)
+        self._leave_position(consumer)
+        self._is_ranked = any(other.priority for other in self.consumers)
+        if self.groups is not None and self.groups.is_unused:
+            self._messages.watch(None)
+            self.groups = None
+
+    def keep_groups(self, read: GroupReader | None) -> None:
+        """Keep groups together from now on, as `read` tells them; None: do not."""
+        if (read is None) is (self._read_group is None):
+            return
+        takers = [consumer for consumer in self.consumers if not consumer.browsing]
+        for consumer in takers:
+            self._leave_position(consumer)
+        if self.groups is not None:
+            self._messages.watch(None)
+        self._read_group, self.groups = read, None
+        for consumer in takers:
+            consumer.position = self._position_of(consumer)
+
+    def decline(self, consumer: Consumer, entry: Entry) -> bool:
+        """`entry` is back, and `consumer` never gets it again. False: it has declined too many that are here still."""
+        if entry.body is None:
+            return True
+        if len(consumer.declined) >= DECLINED_MOST:
+            consumer.declined = {other: group for other, group in consumer.declined.items() if other.body is not None}
+            if len(consumer.declined) >= DECLINED_MOST:
+                return False
+        consumer.declined[entry] = b""
+        if self.groups is not None:
+            self.groups.declined(entry, consumer)
+            consumer.position = self.groups.change(consumer)
+        elif consumer.position is self._head:
+            consumer.position = self._messages.open_cursor()
+        return True
+
+    def _position_of(self, consumer: Consumer) -> OrderCursor:
+        if self._read_group is not None:
+            if self.groups is None:
+                self.groups = MessageGroups(self._messages, self._read_group, by_priority=self._by_priority)
+            return self.groups.join(consumer)
+        return self._messages.open_cursor() if consumer.takes_some else self._head
+
+    def _leave_position(self, consumer: Consumer) -> None:
+        position = consumer.position
+        if consumer.browsing or position is None:
+            return
+        if self.groups is not None:
+            self.groups.leave(consumer)
+        elif position is not self._head:
+            self._messages.close_cursor(position)
+
+    @property
+    def active(self) -> Consumer | None:
+        """Who alone is given something, where there is but one that is."""
+        if not self.has_single_taker:
+            return None
+        return next((consumer for consumer in self.consumers if not consumer.browsing), None)
 
     @property
     def has_takers(self) -> bool:
@@ -165,7 +260,8 @@ class Dispatcher:
 
     def newest_of(self, entries: list[Entry]) -> int:
         """The largest id of what one consumer was handed out."""
-        return max(map(_entry_id, entries)) if self._by_priority else entries[-1].id
+        is_ascending = not (self._by_priority or self.groups is not None)
+        return entries[-1].id if is_ascending else max(map(_entry_id, entries))
 
     def positions(self) -> list[OrderCursor]:
         """Where consumers and browsers stand; where consumers would begin, if there are none."""
@@ -200,12 +296,45 @@ class Dispatcher:
             now_ms = 0
         if only_browsers or proof is LeadProof.MISSING:
             ready = [consumer for consumer in ready if consumer.browsing]
+        if self.has_single_taker:
+            active = self.active
+            ready = [consumer for consumer in ready if consumer.browsing or consumer is active]
         self._takes_committed = proof is LeadProof.PROVEN
         if len(ready) == 1:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, budget)}
+        elif self._is_ranked:
+            given = self._serve_by_rank(ready, limit, now_ms, expired, budget)
         else:
             given = self._serve_in_turn(ready, limit, now_ms, expired, budget)
+        if self.groups is not None:
+            self._note_stopped(self.groups)
         return [(consumer, entries) for consumer, entries in given.items() if entries], expired
+
+    def _serve_by_rank(
+        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], budget: Budget
+    ) -> dict[Consumer, list[Entry]]:
+        """In turn, those of the highest priority first; others when these have credit for nothing that is there."""
+        given: dict[Consumer, list[Entry]] = {}
+        ranks = sorted({consumer.priority for consumer in ready}, reverse=True)
+        for rank in ranks:
+            # Who only looks takes nothing from anybody, and need not wait.
+            peers = [each for each in ready if each.priority == rank or (each.browsing and rank == ranks[0])]
+            served = self._serve_in_turn(peers, limit, now_ms, expired, budget)
+            given |= served
+            if self.interrupted or any(len(entries) == limit for entries in served.values()):
+                self.interrupted = True
+                break
+        return given
+
+    def _note_stopped(self, groups: MessageGroups) -> None:
+        """Why consumers have stopped that would find more."""
+        if groups.is_interrupted:
+            groups.is_interrupted, self.interrupted = False, True
+        if groups.is_full:
+            groups.is_full = False
+            self.interrupted |= groups.has_room
+            self.awaits_answers |= not groups.has_room
+        self.awaits_answers |= bool(groups.blocked)
 
     def _serve_in_turn(
         self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], budget: Budget
@@ -245,6 +374,7 @@ class Dispatcher:
         if gate is not None:
             last = min(last, gate.settled)
         wanted = min(limit, consumer.credit)
+        groups, declined = None if browsing else self.groups, consumer.declined
         is_held_up = not browsing and self._limits.is_bounded and self._limits.is_held_up
         if is_held_up:
             self.awaits_answers = True
@@ -267,7 +397,7 @@ class Dispatcher:
                 if body is None or type(body) is BodyRef:
                     self.awaits_bodies = True
                     break
-                is_accepted = accepts is None or accepts(body)
+                is_accepted = (accepts is None or accepts(body)) and not (declined and entry in declined)
                 if is_accepted and not is_covered:
                     self.awaits_mark = entry.id
                     break
@@ -275,6 +405,8 @@ class Dispatcher:
                 if is_accepted:
                     if not browsing:
                         entry.holder = consumer
+                        if groups is not None:
+                            groups.given(entry, consumer)
                     entries.append(entry)
                     window -= len(body)
                     if accepts is None or not budget.is_spent:

@@ -19,7 +19,17 @@ from qpid_ha_broker.model.work import Task, emptied
 _entry_id = attrgetter("id")
 
 
-class OrderCursor(Protocol):
+class SeesReturned(Protocol):
+    """Who has to see again what comes back."""
+
+    def rewind(self, entry: Entry) -> None:
+        """See to it that `entry` is not behind."""
+
+    def restart(self) -> None:
+        """Go back to the start."""
+
+
+class OrderCursor(SeesReturned, Protocol):
     """Where a consumer or a browser stands in an order."""
 
     def peek(self) -> Entry | None:
@@ -27,12 +37,6 @@ class OrderCursor(Protocol):
 
     def skip(self) -> None:
         """Pass the entry that `peek` gave."""
-
-    def rewind(self, entry: Entry) -> None:
-        """See to it that `entry` is not behind."""
-
-    def restart(self) -> None:
-        """Go back to the start."""
 
     def ahead(self) -> Iterator[Entry]:
         """The available entries that come next, in about that order. Nothing may change meanwhile."""
@@ -132,6 +136,10 @@ class Order(ABC):
         """A new place at the start. `sharing`: for consumers, who take turns between priorities."""
 
     @abstractmethod
+    def position_of_all(self) -> OrderCursor:
+        """At the start, in the order in which messages are given out, without a share: also what somebody holds."""
+
+    @abstractmethod
     def position_after(self, message_id: int) -> OrderCursor:
         """Before the first with a larger id, and on by ascending ids, whatever the order is: see `HistoryCursor`."""
 
@@ -182,6 +190,9 @@ class Fifo(MessageSequence, Order):
 
     def position(self, sharing: bool = False) -> OrderCursor:
         return Cursor(self)
+
+    def position_of_all(self) -> OrderCursor:
+        return HistoryCursor(self, 0)
 
     def position_after(self, message_id: int) -> OrderCursor:
         return HistoryCursor(self, message_id)
@@ -327,7 +338,11 @@ class ByPriority(Order):
             level.go_back(most)
 
     def position(self, sharing: bool = False) -> OrderCursor:
-        return PriorityPosition(self, self._levels, self._share if sharing else 0)
+        cursors = [Cursor(level) for level in self._levels]
+        return PriorityPosition(self, cursors, self._share if sharing else 0)
+
+    def position_of_all(self) -> OrderCursor:
+        return PriorityPosition(self, [HistoryCursor(level, 0) for level in self._levels], share=0)
 
     def position_after(self, message_id: int) -> OrderCursor:
         return ArrivalPosition(self, self._levels, message_id)
@@ -339,7 +354,7 @@ class ByPriority(Order):
         return max(level.newest_id(most) for level in self._levels)
 
     def displacing_position(self) -> OrderCursor:
-        return PriorityPosition(self, self._levels, share=0, lowest_first=True)
+        return PriorityPosition(self, [Cursor(level) for level in self._levels], share=0, lowest_first=True)
 
 
 class _LevelsPosition(OrderCursor):
@@ -370,14 +385,12 @@ class PriorityPosition(_LevelsPosition):
 
     __slots__ = ("_given", "_level", "_scan", "_share")
 
-    def __init__(
-        self, order: ByPriority, levels: list[MessageSequence], share: int, lowest_first: bool = False
-    ) -> None:
-        super().__init__(order, [Cursor(level) for level in levels])
+    def __init__(self, order: ByPriority, cursors: Sequence[Cursor], share: int, lowest_first: bool = False) -> None:
+        super().__init__(order, cursors)
         self._share = share
-        self._given = [0] * len(levels)
+        self._given = [0] * len(cursors)
         self._level = 0
-        ascending = range(len(levels))
+        ascending = range(len(cursors))
         self._scan = ascending if lowest_first else ascending[::-1]
 
     def peek(self) -> Entry | None:

@@ -38,6 +38,7 @@ class Queue:
     __slots__ = (
         "arguments",
         "deleted",
+        "detects_groups",
         "dispatcher",
         "displaces",
         "durable_headers",
@@ -104,6 +105,9 @@ class Queue:
         care = arguments.message_ttl_ms or arguments.last_value_queue_key or self.refusal
         self.needs_care = bool(self.limits.is_bounded or care)
         """There is something to decide about a message that comes: see `Resources.enqueue_plain`."""
+        self.detects_groups = arguments.detects_groups
+        """A message of a group that comes has the queue keep them together: see `Resources.note_group`."""
+        self.dispatcher.has_single_taker = arguments.single_active_consumer
         self.displaces = bool(arguments.last_value_queue_key) or arguments.policy_type is FullPolicy.RING
         """Something that comes may take the place of what is there."""
         if arguments.tombstone_of:
@@ -212,6 +216,9 @@ class SessionLink(Holder):
     def owner(self) -> SessionOwner:
         """For whom it holds them."""
         return SessionOwner(self.session, self.name, self.link)
+
+    def is_of_session(self, owner: tuple[int, str, str]) -> bool:
+        return self.owner == owner
 
     @property
     def key(self) -> tuple[int, str, str, Queue]:

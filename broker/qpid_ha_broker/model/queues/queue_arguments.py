@@ -14,6 +14,9 @@ from qpid_ha_broker.model.errors import InvalidArgument
 PREFIX = "qpid."
 SUBSCRIPTION = f"{PREFIX}subscription"
 """Whose durable subscription a queue is: see `amqp.nodes.subscriptions`. Only the broker itself sets it."""
+GROUPED = "$grouped"
+"""The broker's own argument: a message of a group has come to the queue. Without the prefix, for a release that does not
+know it."""
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 
@@ -67,6 +70,10 @@ class QueueArguments:
     auto_delete: bool = False
     auto_delete_delay_s: float = 0.0
     durable: bool = False
+    message_groups: bool | None = None
+    """Whether groups of messages are kept together; None: as soon as a message of one has come."""
+    single_active_consumer: bool = False
+    """Only the first of the consumers is given messages."""
     subscription: str = ""
     replicate: Replicate | None = None
     store_error: StoreErrorPolicy | None = None
@@ -83,6 +90,8 @@ class QueueArguments:
     """For whom it was made; empty: nobody in particular."""
     tombstone_of: int = 0
     """The id of the entry of the directory for which this was the queue, which is deleted; 0: it is not."""
+    grouped: bool = False
+    """A message of a group has come."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
@@ -97,7 +106,9 @@ class QueueArguments:
                 short = name.removeprefix(PREFIX)
                 values[_FIELDS.get(short, short)] = _converted(short, value)
         entry = arguments.get(TOMBSTONE_OF, 0)
-        parsed = cls(**values, tombstone_of=entry if isinstance(entry, int) else 0, given=dict(arguments))
+        grouped = arguments.get(GROUPED) is True
+        number = entry if isinstance(entry, int) else 0
+        parsed = cls(**values, tombstone_of=number, grouped=grouped, given=dict(arguments))
         parsed._check_relations()
         return parsed
 
@@ -105,6 +116,16 @@ class QueueArguments:
     def transient(self) -> bool:
         """The queue is gone when its only user is: there is nothing to fail over."""
         return self.exclusive and self.auto_delete and not self.auto_delete_delay_s
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether messages of a group go to one consumer at a time."""
+        return self.grouped if self.message_groups is None else self.message_groups
+
+    @property
+    def detects_groups(self) -> bool:
+        """Whether a message of a group that comes has groups kept together from then on."""
+        return self.message_groups is None and not (self.grouped or self.fairshare)
 
     @property
     def bridge(self) -> tuple[str, str] | None:
@@ -118,8 +139,12 @@ class QueueArguments:
         same."""
         if self == other:
             return True
-        own, others = ({n: v for n, v in queue.given.items() if not n.startswith(PREFIX)} for queue in (self, other))
-        return own == others and replace(self, given={}, created_by="") == replace(other, given={}, created_by="")
+        own, others = (
+            {n: v for n, v in queue.given.items() if not n.startswith(PREFIX) and n != GROUPED}
+            for queue in (self, other)
+        )
+        mine, theirs = (replace(queue, given={}, created_by="", grouped=False) for queue in (self, other))
+        return own == others and mine == theirs
 
     def _check_relations(self) -> None:
         if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):
@@ -129,6 +154,8 @@ class QueueArguments:
             raise InvalidArgument("qpid.fairshare shares between priorities: give qpid.priorities of 2 or more")
         if self.last_value_queue_key and self.priorities > 1:
             raise InvalidArgument("a last-value queue has one order: leave out qpid.priorities or the key")
+        if self.message_groups and self.fairshare:
+            raise InvalidArgument("qpid.fairshare would part the messages of a group: leave it out, or message_groups")
         if self.auto_delete_delay_s and not self.auto_delete:
             raise InvalidArgument("qpid.auto_delete_delay_s delays qpid.auto_delete: set that to true, or leave it out")
         if self.cluster_proxy and (self.exclusive or self.auto_delete or self.resource_set or self.cluster_primary):
@@ -142,6 +169,10 @@ class QueueArguments:
 def check_in_group(arguments: QueueArguments) -> None:
     """Whether a queue of a group can have these. Raises InvalidArgument for what needs one broker that does it for
     all."""
+    for name in ("message_groups", "single_active_consumer"):
+        if getattr(arguments, name):
+            text = "declare the queue in a set that has a primary, which knows all of its consumers"
+            raise InvalidArgument(f"{PREFIX}{name} is not for queues of a group: leave it out, or {text}")
     if arguments.bridge is None:
         return
     why = "each member would have a link of its own to that node"
@@ -153,7 +184,7 @@ def check_settable(arguments: Iterable[str]) -> None:
     """Raises InvalidArgument for the name of one that clients and operators cannot set."""
     if SUBSCRIPTION in arguments:
         raise InvalidArgument(f"{SUBSCRIPTION} is for the broker to set: subscribe to an exchange, or leave it out")
-    for name in (CREATED_BY, TOMBSTONE_OF):
+    for name in (CREATED_BY, TOMBSTONE_OF, GROUPED):
         if name in arguments:
             raise InvalidArgument(f"{name} is for the broker to set: leave it out")
 
@@ -283,6 +314,8 @@ _CONVERTERS = {
     "auto_delete": _flag,
     "auto_delete_delay_s": _seconds,
     "durable": _flag,
+    "message_groups": _flag,
+    "single_active_consumer": _flag,
     "subscription": _text,
     "replicate": parse_level,
     "store_error": _store_error,

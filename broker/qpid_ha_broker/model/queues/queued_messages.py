@@ -7,17 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import cast
+from typing import Protocol, cast
 
 from qpid_ha_broker.model.queues.cold_share import ColdShare
 from qpid_ha_broker.model.queues.expiries import Expiries
 from qpid_ha_broker.model.queues.headers import MessageHeader
-from qpid_ha_broker.model.queues.orders import Order, OrderCursor
+from qpid_ha_broker.model.queues.orders import Order, OrderCursor, SeesReturned
 from qpid_ha_broker.model.queues.paged import Body, BodyRef
 from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, Entry, Holder
 from qpid_ha_broker.model.work import Task
 
 _holder, _expiry = attrgetter("holder"), attrgetter("header.expires_at_ms")
+
+
+class MessageWatch(SeesReturned, Protocol):
+    """Sees again what comes back, as a cursor does, and hears what somebody takes and what has left."""
+
+    def held(self, entry: Entry) -> None:
+        """`entry` has another holder now."""
+
+    def gone(self, entry: Entry) -> None:
+        """`entry` leaves the queue."""
 
 
 class QueuedMessages:
@@ -32,6 +42,7 @@ class QueuedMessages:
         "dequeued_total",
         "enqueued_total",
         "expiries",
+        "groups",
         "id_ahead",
         "paged",
         "size",
@@ -46,8 +57,10 @@ class QueuedMessages:
         """By id and count: an id above that one with about so many messages in between; 0: there are fewer."""
         self.superseded = order.superseded
         """What is here though something newer took its place: held by somebody, or about to leave."""
-        self._cursors: list[OrderCursor] = []
+        self._cursors: list[SeesReturned] = []
         """Those that must see again what comes back."""
+        self.groups: MessageWatch | None = None
+        """Who hears what becomes of messages; None: nobody keeps groups together here."""
         self.expiries = Expiries()
         self.count = self.acquired = 0
         self.size = 0
@@ -116,6 +129,18 @@ class QueuedMessages:
         self._cursors.append(cursor)
         return cursor
 
+    def watch(self, groups: MessageWatch | None) -> None:
+        """Have `groups` hear what becomes of messages, in place of who did before; None: nobody."""
+        self._cursors = [other for other in self._cursors if other is not self.groups]
+        self.groups = groups
+        if groups is not None:
+            self._cursors.append(groups)
+
+    def cursor_of_all(self) -> OrderCursor:
+        """At the start, in the order in which messages are given out: also what somebody holds. What is given back
+        lies behind it: see `has_passed`."""
+        return self._order.position_of_all()
+
     def close_cursor(self, cursor: OrderCursor) -> None:
         """Nobody asks it any more."""
         self._cursors = [other for other in self._cursors if other is not cursor]
@@ -170,6 +195,8 @@ class QueuedMessages:
 
     def remove(self, entry: Entry) -> None:
         """Let a message go for good."""
+        if self.groups is not None:
+            self.groups.gone(entry)
         self.count -= 1
         body = entry.body
         if type(body) is BodyRef:
@@ -217,6 +244,8 @@ class QueuedMessages:
         if entry.holder is None:
             self.acquired += 1
         entry.holder = holder
+        if self.groups is not None:
+            self.groups.held(entry)
 
     def give_back(self, entry: Entry, failed: bool) -> None:
         """Make the entry available again, in its old place; `failed` counts one failed delivery."""

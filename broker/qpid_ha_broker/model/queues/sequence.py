@@ -74,6 +74,10 @@ class Holder:
 
     __slots__ = ()
 
+    def is_of_session(self, owner: tuple[int, str, str]) -> bool:
+        """Whether it is what the session of `owner`, a `SessionOwner`, holds on that link."""
+        return False
+
 
 GONE = Holder()
 """Holds what has left the queue."""
