@@ -28,7 +28,7 @@ class Death(NamedTuple):
     time_ms: int
 
 
-class GroupMember(NamedTuple):
+class GroupProperty(NamedTuple):
     """What a message says of its group."""
 
     id: bytes
@@ -66,7 +66,7 @@ class MessageReader(Protocol):
     def has_group(self, payload: bytes) -> bool:
         """Whether the message is of a group: cheap where it is not."""
 
-    def group(self, payload: bytes) -> GroupMember | None:
+    def group(self, payload: bytes) -> GroupProperty | None:
         """The group of the message; None: it has none, or what it says of it makes no sense."""
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
@@ -100,7 +100,7 @@ class NoReader:
     def has_group(self, payload: bytes) -> bool:
         return False
 
-    def group(self, payload: bytes) -> GroupMember | None:
+    def group(self, payload: bytes) -> GroupProperty | None:
         return None
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:

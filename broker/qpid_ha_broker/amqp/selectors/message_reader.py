@@ -6,7 +6,7 @@ from qpid_ha_broker.amqp.selectors.selector import Selector, parse_selector
 from qpid_ha_broker.amqp.wire.dead_letters import dead_letter
 from qpid_ha_broker.amqp.wire.group_ids import group_of, has_group
 from qpid_ha_broker.amqp.wire.sections import MessageSections
-from qpid_ha_broker.model.message_reader import Death, GroupMember
+from qpid_ha_broker.model.message_reader import Death, GroupProperty
 
 
 class AmqpMessageReader(MessageSections):
@@ -19,7 +19,7 @@ class AmqpMessageReader(MessageSections):
     def has_group(self, payload: bytes) -> bool:
         return has_group(payload)
 
-    def group(self, payload: bytes) -> GroupMember | None:
+    def group(self, payload: bytes) -> GroupProperty | None:
         return group_of(payload)
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:

@@ -1,8 +1,8 @@
 """The group of a message: `group-id` and `group-sequence` of its properties (AMQP 1.0 section 3.2.4).
 
 It is looked for in every message that comes to a queue without groups, and in every message of one that has them. So
-sections are stepped over by their first bytes here, as nearly all publishers write them; what is written in another way is
-read as any property.
+sections are stepped over by their first bytes here, as nearly all publishers write them; where a message is written in
+another way, its properties are found as for any other field.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.sections import FOOTER, PROPERTIES, find_section
 from qpid_ha_broker.amqp.wire.values import value_end
-from qpid_ha_broker.model.message_reader import GroupMember
+from qpid_ha_broker.model.message_reader import GroupProperty
 
 ID_BYTES: Final = 64
-"""Of a group's id that is kept as it is. Longer ones are told apart by a hash of 16 bytes behind so many that are it not."""
+"""Of a group's id that is kept as it is. Of a longer one these are its first, and 16 bytes of a hash follow."""
 _LAST_SEQUENCE: Final = b"\x70\xff\xff\xff\xff"
 """What JMS calls the JMSXGroupSeq -1, as the uint that group-sequence is: the group ends with this message."""
 _new_tuple = tuple.__new__
@@ -54,7 +54,7 @@ def has_group(payload: bytes) -> bool:
     return group_of(payload) is not None
 
 
-def group_of(payload: bytes) -> GroupMember | None:
+def group_of(payload: bytes) -> GroupProperty | None:
     """None: it is of no group; so is one whose properties cannot be read, or whose group-id is no text, or empty."""
     try:
         return _read(payload, _fields_at(payload))
@@ -104,7 +104,7 @@ def _end_of(payload: bytes, at: int) -> int:
     raise IndexError
 
 
-def _read(payload: bytes, at: int) -> GroupMember | None:
+def _read(payload: bytes, at: int) -> GroupProperty | None:
     """Raises IndexError."""
     code = payload[at] if at >= 0 else 0
     if code == _TEXT8:
@@ -119,9 +119,9 @@ def _read(payload: bytes, at: int) -> GroupMember | None:
     # In a list that ends with the group's id the next byte is that of a section, or nothing.
     is_last = payload[stop : stop + 5] == _LAST_SEQUENCE
     if size <= ID_BYTES:
-        return _new_tuple(GroupMember, (payload[first:stop], is_last))
+        return _new_tuple(GroupProperty, (payload[first:stop], is_last))
     digest = blake2b(payload[first:stop], digest_size=_HASH_BYTES).digest()
-    return GroupMember(payload[first : first + ID_BYTES] + digest, is_last)
+    return GroupProperty(payload[first : first + ID_BYTES] + digest, is_last)
 
 
 def _word(payload: bytes, at: int) -> int:

@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | none | all that have credit | the next message that nobody has |
 | a single active consumer | the one that was attached first of those that are there | the same |
-| priorities of consumers | those of the highest that have credit; lower ones when these are given nothing more | the same |
+| priorities of consumers | the highest that have credit; lower ones when these are given nothing more | the same |
 | groups | all | the next that is of no group of others: see `message_groups` |
 
 What a consumer has declined it never finds again.
@@ -21,7 +21,7 @@ from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.handout_marks import QueueMark
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.limits import QueueLimits
-from qpid_ha_broker.model.queues.message_groups import GroupReader, GroupTaker, MessageGroups
+from qpid_ha_broker.model.queues.message_groups import GroupReader, MessageGroups
 from qpid_ha_broker.model.queues.orders import OrderCursor
 from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
@@ -37,33 +37,30 @@ Accepts = Callable[[bytes], bool]
 """Whether a consumer wants a message, by its body."""
 
 
-class SessionOwner(NamedTuple):
-    """A link of a client's session."""
+class ConsumerStanding(NamedTuple):
+    """Of a consumer among those of its queue."""
 
-    id: int
-    name: str
-    """The session's UUID."""
-    link: str
+    priority: int = 0
+    """Whose is higher is given messages first."""
+    is_exclusive: bool = False
+    """Nobody else may take messages of the queue while it does."""
 
 
-class Consumer(GroupTaker):
+HIGHEST: Final = 1 << 31
+"""Above all priorities."""
+NO_STANDING: Final = ConsumerStanding()
+
+
+class Consumer(Holder):
     """One who takes messages, or only looks at them (`browsing`), as far as its credit and its window go.
 
     `credit` (messages) and `window_bytes` belong to the driver, which raises them; handing out lowers them. A
     driver's link is a consumer: what is handed out to it, it sends.
     """
 
-    session_owner: SessionOwner | None = None
-    """For whom the log holds what is handed out to it; None: it goes back when the consumer does."""
-    priority = 0
-    """Whose is higher is given messages first."""
-    is_exclusive = False
-    """Nobody else may take messages of the queue while it does."""
-
     __slots__ = ("accepts", "after", "beyond", "browsing", "credit", "position", "window_bytes")
 
     def __init__(self, *, browsing: bool = False, accepts: Accepts | None = None, after: int | None = None) -> None:
-        super().__init__()
         self.browsing = browsing
         self.after = after
         """Of a browser: it reads by ascending ids from this one on, also what others hold."""
@@ -73,13 +70,6 @@ class Consumer(GroupTaker):
         self.position: OrderCursor | None = None
         self.beyond: Entry | None = None
         """What it was given last of a ring in which all room is held; as long as that is held it gets no more."""
-
-    @property
-    def takes_some(self) -> bool:
-        return self.accepts is not None or bool(self.declined)
-
-    def owns_what_has(self, holder: Holder) -> bool:
-        return holder is self or (self.session_owner is not None and holder.is_of_session(self.session_owner))
 
     @property
     def must_answer(self) -> bool:
@@ -121,13 +111,14 @@ class Dispatcher:
 
     __slots__ = (
         "_by_priority",
+        "_declined",
         "_gate",
         "_head",
-        "_is_ranked",
         "_limits",
         "_messages",
         "_read_group",
         "_shown_lsn",
+        "_standings",
         "_takes_committed",
         "_turn",
         "awaits_answers",
@@ -154,8 +145,10 @@ class Dispatcher:
         """There while somebody takes, where groups are kept together."""
         self.has_single_taker = False
         """Only the first of those who take is given anything."""
-        self._is_ranked = False
-        """Some consumer has a priority."""
+        self._declined: dict[Consumer, dict[Entry, None]] = {}
+        """What cannot be delivered to which consumer."""
+        self._standings: dict[Consumer, ConsumerStanding] = {}
+        """Of those that have one."""
         self._turn = 0
         self._takes_committed = False
         """In this `hand_out`, those who take are given what is committed, as those who look are."""
@@ -178,20 +171,22 @@ class Dispatcher:
         self.awaits_mark = 0
         """The first message that the last `hand_out` kept from a taker because no mark covers it; 0: none."""
 
-    def subscribe(self, consumer: Consumer) -> None:
+    def subscribe(self, consumer: Consumer, standing: ConsumerStanding = NO_STANDING) -> None:
         """Serve `consumer` from now on, as soon as it has credit."""
         if consumer.browsing:
             consumer.position = self._messages.browsing_cursor(consumer.after)
         else:
             consumer.position = self._position_of(consumer)
         self.consumers.append(consumer)
-        self._is_ranked |= bool(consumer.priority)
+        if standing != NO_STANDING:
+            self._standings[consumer] = standing
 
     def unsubscribe(self, consumer: Consumer) -> None:
         """Serve it no more. What it holds is for the caller to give back."""
         self.consumers.remove(consumer)
         self._leave_position(consumer)
-        self._is_ranked = any(other.priority for other in self.consumers)
+        self._declined.pop(consumer, None)
+        self._standings.pop(consumer, None)
         if self.groups is not None and self.groups.is_unused:
             self._messages.watch(None)
             self.groups = None
@@ -213,24 +208,25 @@ class Dispatcher:
         """`entry` is back, and `consumer` never gets it again. False: it has declined too many that are here still."""
         if entry.body is None:
             return True
-        if len(consumer.declined) >= DECLINED_MOST:
-            consumer.declined = {other: group for other, group in consumer.declined.items() if other.body is not None}
-            if len(consumer.declined) >= DECLINED_MOST:
+        declined = self._declined.setdefault(consumer, {})
+        if len(declined) >= DECLINED_MOST:
+            declined = self._declined[consumer] = {other: None for other in declined if other.body is not None}
+            if len(declined) >= DECLINED_MOST:
                 return False
-        consumer.declined[entry] = b""
+        declined[entry] = None
         if self.groups is not None:
-            self.groups.declined(entry, consumer)
-            consumer.position = self.groups.change(consumer)
+            consumer.position = self.groups.decline(entry, consumer)
         elif consumer.position is self._head:
             consumer.position = self._messages.open_cursor()
         return True
 
     def _position_of(self, consumer: Consumer) -> OrderCursor:
+        is_choosy = consumer.accepts is not None or consumer in self._declined
         if self._read_group is not None:
             if self.groups is None:
                 self.groups = MessageGroups(self._messages, self._read_group, by_priority=self._by_priority)
-            return self.groups.join(consumer)
-        return self._messages.open_cursor() if consumer.takes_some else self._head
+            return self.groups.join(consumer, choosy=is_choosy)
+        return self._messages.open_cursor() if is_choosy else self._head
 
     def _leave_position(self, consumer: Consumer) -> None:
         position = consumer.position
@@ -247,6 +243,11 @@ class Dispatcher:
         if not self.has_single_taker:
             return None
         return next((consumer for consumer in self.consumers if not consumer.browsing), None)
+
+    @property
+    def exclusive(self) -> Consumer | None:
+        """Who alone may take messages."""
+        return next((consumer for consumer, standing in self._standings.items() if standing.is_exclusive), None)
 
     @property
     def has_takers(self) -> bool:
@@ -302,7 +303,7 @@ class Dispatcher:
         self._takes_committed = proof is LeadProof.PROVEN
         if len(ready) == 1:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, budget)}
-        elif self._is_ranked:
+        elif self._standings:
             given = self._serve_by_rank(ready, limit, now_ms, expired, budget)
         else:
             given = self._serve_in_turn(ready, limit, now_ms, expired, budget)
@@ -315,13 +316,16 @@ class Dispatcher:
     ) -> dict[Consumer, list[Entry]]:
         """In turn, those of the highest priority first; others when these have credit for nothing that is there."""
         given: dict[Consumer, list[Entry]] = {}
-        ranks = sorted({consumer.priority for consumer in ready}, reverse=True)
-        for rank in ranks:
-            # Who only looks takes nothing from anybody, and need not wait.
-            peers = [each for each in ready if each.priority == rank or (each.browsing and rank == ranks[0])]
+        by_rank: dict[int, list[Consumer]] = {}
+        for consumer in ready:
+            rank = HIGHEST if consumer.browsing else self._standings.get(consumer, NO_STANDING).priority
+            by_rank.setdefault(rank, []).append(consumer)
+        for _, peers in sorted(by_rank.items(), reverse=True):
             served = self._serve_in_turn(peers, limit, now_ms, expired, budget)
             given |= served
-            if self.interrupted or any(len(entries) == limit for entries in served.values()):
+            if self.interrupted or any(
+                len(entries) == limit and not consumer.browsing for consumer, entries in served.items()
+            ):
                 self.interrupted = True
                 break
         return given
@@ -374,7 +378,7 @@ class Dispatcher:
         if gate is not None:
             last = min(last, gate.settled)
         wanted = min(limit, consumer.credit)
-        groups, declined = None if browsing else self.groups, consumer.declined
+        groups, declined = None if browsing else self.groups, self._declined.get(consumer)
         is_held_up = not browsing and self._limits.is_bounded and self._limits.is_held_up
         if is_held_up:
             self.awaits_answers = True
@@ -397,7 +401,7 @@ class Dispatcher:
                 if body is None or type(body) is BodyRef:
                     self.awaits_bodies = True
                     break
-                is_accepted = (accepts is None or accepts(body)) and not (declined and entry in declined)
+                is_accepted = (accepts is None or accepts(body)) and (declined is None or entry not in declined)
                 if is_accepted and not is_covered:
                     self.awaits_mark = entry.id
                     break

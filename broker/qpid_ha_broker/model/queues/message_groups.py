@@ -1,6 +1,6 @@
 """Messages of a group go to one consumer at a time, in their order (AMQP 1.0 section 3.2.4: `group-id`).
 
-A group is what one consumer has: its *owner*. `held` counts the messages of it that somebody has taken and not answered.
+A group is what one consumer has: its *owner*. `held` counts the messages of it that somebody has and has not answered.
 
 | owner | held | the group is | who gets its next message |
 | --- | --- | --- | --- |
@@ -13,15 +13,16 @@ A group is what one consumer has: its *owner*. `held` counts the messages of it 
 | a message of a free group is handed out | is owned |
 | one that ends the group is handed out (`group-sequence` -1) | has no owner: blocked, then free |
 | its owner leaves, or says that a message cannot be delivered to it | the same |
-| somebody takes a message of it who is not its owner: a client of another broker has it still, or a session | the same |
+| somebody has one of it who is not its owner: a client of another broker since before, or a session | the same |
 | a session's link comes back, and the session holds all that is held of it | that link owns it |
 | a consumer joins | stays where it is: new groups go to those who have credit, in turn |
 | IDLE_MOST others were used since something of it was there | is forgotten, and free |
 
-All consumers share one *intake*, a cursor that sees each message once, and reads the group of it there. What is not for who
-asks is put aside in its group, up to ASIDE_MOST for all, so nobody walks over messages of others again: a message costs
-one reading and the logarithm of what is put aside. What comes back is put aside at its place. A consumer that takes only
-some messages has a cursor of its own, as in other queues, and reads all; it owns its groups with what it does not take.
+All consumers share one *intake*, a cursor that sees each message once, and reads the group of it there. What is not for
+who asks is put aside in its group, up to ASIDE_MOST for all, so nobody walks over messages of others again: a message
+costs one reading and the logarithm of what is put aside. What comes back is put aside at its place. A consumer that
+takes only some messages has a cursor of its own, as in other queues, and reads all. What it does not take of a group that
+it owns waits for it to leave.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, nsmallest
 from typing import ClassVar, Final, NamedTuple
 
-from qpid_ha_broker.model.message_reader import GroupMember
+from qpid_ha_broker.model.message_reader import GroupProperty
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import OrderCursor
-from qpid_ha_broker.model.queues.paged import BodyDamaged, BodyRef
+from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
-from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, Entry, Holder, load_bodies
+from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, Entry, Holder
 
-GroupReader = Callable[[bytes], GroupMember | None]
+GroupReader = Callable[[bytes], GroupProperty | None]
 """The group of a message, by its body; None: it has none."""
 ASIDE_MOST: Final = 100_000
 """Messages that are put aside, of all groups of a queue: beyond that nobody looks further until some have gone."""
@@ -47,25 +48,6 @@ LOOKED_LENGTH: Final = 1000
 """Messages of others that one consumer passes at a time, however quick that is."""
 AHEAD_LENGTH: Final = 1000
 """Of what is put aside, as much as is named as what comes next."""
-
-
-class GroupTaker(Holder):
-    """A consumer, as far as groups know it."""
-
-    __slots__ = ("declined",)
-
-    def __init__(self) -> None:
-        self.declined: dict[Entry, bytes] = {}
-        """What cannot be delivered to it, with the group of each; empty: it has none."""
-
-    @property
-    def takes_some(self) -> bool:
-        """Whether it does not take all that comes."""
-        return bool(self.declined)
-
-    def owns_what_has(self, holder: Holder) -> bool:
-        """Whether what `holder` has is its own: that is it itself, or its session."""
-        return holder is self
 
 
 class _Group:
@@ -79,12 +61,100 @@ class _Group:
         """A heap: the ranks of what is put aside of it."""
 
 
-class _Aside(NamedTuple):
-    """A message that the intake has passed. `group` None: it is of none, and came back."""
+class _Looked(NamedTuple):
+    """A message, and what is known of its group. `group` None: it is of none."""
 
     entry: Entry
     group: _Group | None
     is_last: bool
+
+
+class _PutAside:
+    """Messages behind the intake that nobody has taken, by rank: the order of all messages."""
+
+    __slots__ = ("_free", "_is_leveled", "_messages", "by_rank")
+
+    def __init__(self, messages: QueuedMessages, *, by_priority: bool) -> None:
+        self._messages = messages
+        self._is_leveled = by_priority
+        self.by_rank: dict[int, _Looked] = {}
+        self._free: list[int] = []
+        """A heap of ranks: the first of each free group, and what is of no group. Also of what is free no more."""
+
+    def rank(self, entry: Entry) -> int:
+        """Where it comes."""
+        if not self._is_leveled:
+            return entry.id
+        return entry.id - (self._messages.level_of(entry.header.priority) << 64)
+
+    def put(self, rank: int, looked_at: _Looked) -> None:
+        """Whoever may have it finds it."""
+        self.by_rank[rank] = looked_at
+        group = looked_at.group
+        if group is None:
+            heappush(self._free, rank)
+            return
+        heappush(group.waiting, rank)
+        if group.waiting[0] == rank:
+            self.offer(group)
+
+    def offer_again(self, rank: int) -> None:
+        """It is here, and was somebody's meanwhile."""
+        group = self.by_rank[rank].group
+        if group is None:
+            heappush(self._free, rank)
+        else:
+            self.offer(group)
+
+    def forget(self, rank: int) -> _Group | None:
+        """It was taken, or has gone. Returns its group."""
+        group = self.by_rank.pop(rank).group
+        if group is not None and group.waiting[0] == rank:
+            heappop(group.waiting)
+            self.offer(group)
+        return group
+
+    def offer(self, group: _Group) -> None:
+        """Let its owner, or everybody if it is free, find the first of it."""
+        waiting = group.waiting
+        while waiting and waiting[0] not in self.by_rank:
+            heappop(waiting)
+        if waiting:
+            if group.owner is not None:
+                group.owner.offer(waiting[0])
+            elif not group.held:
+                heappush(self._free, waiting[0])
+
+    def first_for(self, position: _GroupPosition) -> int | None:
+        """The rank of the first that may go there; None: nothing."""
+        ready, free = self._first_of(position.ready, position), self._first_of(self._free, None)
+        if ready is None or free is None:
+            return free if ready is None else ready
+        return min(ready, free)
+
+    def _first_of(self, heap: list[int], owner: _GroupPosition | None) -> int | None:
+        """The first of `heap` that counts still; what comes before it is dropped."""
+        while heap:
+            rank = heap[0]
+            looked_at = self.by_rank.get(rank)
+            if looked_at is not None and looked_at.entry.holder is None and looked_at.entry.block is not None:
+                group = looked_at.group
+                if group is None or (group.owner is owner and group.waiting[0] == rank and (owner or not group.held)):
+                    return rank
+            heappop(heap)
+        return None
+
+    def ahead(self, position: _GroupPosition) -> Iterator[Entry]:
+        """The first of what may go there."""
+        for rank in nsmallest(AHEAD_LENGTH, [*position.ready, *self._free]):
+            looked_at = self.by_rank.get(rank)
+            if looked_at is not None and looked_at.entry.holder is None:
+                yield looked_at.entry
+
+    def clear(self) -> None:
+        """All is looked at again."""
+        self.by_rank.clear()
+        self._free.clear()
 
 
 class MessageGroups:
@@ -98,7 +168,6 @@ class MessageGroups:
         "_aside",
         "_by_id",
         "_choosy",
-        "_free",
         "_idle",
         "_intake",
         "_is_leveled",
@@ -115,17 +184,14 @@ class MessageGroups:
         self._messages = messages
         self._read = read
         self._is_leveled = by_priority
-        self._intake = messages.cursor_of_all()
         self._by_id: dict[bytes, _Group] = {}
+        """Those that somebody owns, or of which something is here."""
         self._positions: dict[Holder, _GroupPosition] = {}
         """Of all consumers."""
         self._choosy: list[_ChoosyPosition] = []
         """Those of them that take only some messages."""
-        self._aside: dict[int, _Aside] = {}
-        """By rank: what lies behind the intake and nobody has taken."""
-        self._free: list[int] = []
-        """A heap of ranks: the first of each free group, and what is of no group. Also of what is free no more."""
-        self._out: dict[Entry, _Group] = {}
+        self._aside = _PutAside(messages, by_priority=by_priority)
+        self._out: dict[Entry, _Looked] = {}
         """What somebody has of the groups."""
         self._idle: dict[_Group, None] = {}
         """Owned, and nothing of it is there, as far as the intake is; the longest first."""
@@ -135,12 +201,12 @@ class MessageGroups:
         """Somebody stopped looking after LOOKED_LENGTH messages of others: the caller takes that back."""
         self.is_full = False
         """Somebody stopped looking because ASIDE_MOST messages are put aside: the caller takes that back."""
-        messages.watch(self)
+        self._intake = messages.watch(self)
 
     @property
     def has_room(self) -> bool:
         """Whether somebody may look further."""
-        return len(self._aside) < ASIDE_MOST
+        return len(self._aside.by_rank) < ASIDE_MOST
 
     @property
     def is_unused(self) -> bool:
@@ -149,28 +215,30 @@ class MessageGroups:
 
     # --- consumers
 
-    def join(self, taker: GroupTaker) -> OrderCursor:
-        """Where `taker` stands from now on. Groups of which its session alone holds something are its own."""
-        position = self._open(taker)
+    def join(self, taker: Holder, *, choosy: bool) -> OrderCursor:
+        """Where `taker` stands from now on. Groups of which its session alone holds something are its own.
+
+        `choosy`: it does not take all that comes.
+        """
+        position = self._open(taker, choosy=choosy)
         held: dict[_Group, int] = {}
-        for entry, group in self._out.items():
-            if entry.holder is not None and taker.owns_what_has(entry.holder):
+        for entry, (_, group, _) in self._out.items():
+            if group is not None and entry.holder is not None and _is_owned(entry.holder, taker):
                 held[group] = held.get(group, 0) + 1
         for group, count in held.items():
             if group.owner is None and group.held == count:
                 self._own(group, position)
         return position
 
-    def _open(self, taker: GroupTaker) -> _GroupPosition:
-        if taker.takes_some:
-            position: _GroupPosition = _ChoosyPosition(self, taker, self._messages)
-            self._choosy.append(position)
-        else:
-            position = _GroupPosition(self, taker)
+    def _open(self, taker: Holder, *, choosy: bool) -> _GroupPosition:
+        position = _GroupPosition(self)
+        if choosy:
+            position = choosing = _ChoosyPosition(self, self._messages)
+            self._choosy.append(choosing)
         self._positions[taker] = position
         return position
 
-    def leave(self, taker: GroupTaker) -> None:
+    def leave(self, taker: Holder) -> None:
         """Its groups are for others, each as soon as nobody has anything of it."""
         position = self._positions.pop(taker)
         self._close(position)
@@ -181,68 +249,80 @@ class MessageGroups:
         position.close()
         self._choosy = [other for other in self._choosy if other is not position]
 
-    def change(self, taker: GroupTaker) -> OrderCursor:
-        """`taker` may take only some from now on, and keeps what it owns. Returns its position."""
-        before = self._positions[taker]
-        self._close(before)
-        position = self._open(taker)
-        position.groups = before.groups
-        for group in position.groups:
-            group.owner = position
-        return position
-
-    def given(self, entry: Entry, taker: GroupTaker) -> None:
+    def given(self, entry: Entry, taker: Holder) -> None:
         """`entry`, which its position gave last, is `taker`'s."""
         position = self._positions[taker]
         group, is_last = position.looked_at.group, position.looked_at.is_last
         if group is None:
             return
-        if position.is_choosy and (rank := self._rank(entry)) in self._aside:
+        if position.is_choosy and (rank := self._aside.rank(entry)) in self._aside.by_rank:
             self._forget_aside(rank)
-        self._take(entry, group)
+        self._take(position.looked_at, group)
         if group.owner is not position:
             self._own(group, position)
         if is_last:
             self._disown(group)
 
-    def declined(self, entry: Entry, taker: GroupTaker) -> None:
-        """`entry`, which is back, cannot be delivered to `taker`: what comes next of its group is for others."""
-        member = self.member(entry)
-        taker.declined[entry] = b"" if member is None else member.id
+    def decline(self, entry: Entry, taker: Holder) -> OrderCursor:
+        """`entry`, which is back, cannot be delivered to `taker`: its group is for others, as long as it is there.
+
+        Returns where `taker` stands from now on, with what it owns else.
+        """
+        member = self._member(entry)
         group = None if member is None else self._by_id.get(member.id)
-        if group is not None and group.owner is self._positions.get(taker):
+        before = self._positions[taker]
+        if group is not None and group.owner is before:
             self._disown(group)
+        position = before
+        if not isinstance(before, _ChoosyPosition):
+            self._close(before)
+            position = self._open(taker, choosy=True)
+            position.groups = before.groups
+            for other in position.groups:
+                other.owner = position
+        if member is not None:
+            position.declined[entry] = member.id
+        return position
 
     # --- what becomes of messages
 
     def held(self, entry: Entry) -> None:
-        """As `MessageWatch`. Whoever hands out calls `given`: this one was taken by another way, or goes on from who has
-        it to a transaction or a session."""
+        """As `MessageWatch`. Whoever hands out calls `given`: this one was taken by another way, or goes on from its
+        consumer to a transaction or a session."""
         holder = entry.holder
-        if holder is None or holder is EXPIRED or holder is DISPLACED or entry in self._out:
+        if holder is None or holder in _LEAVING or entry in self._out:
             return
-        if self._intake.has_passed(entry):
+        if not self._intake.has_passed(entry):
+            return
+        if type(entry.body) is BodyRef:
+            self._intake.rewind(entry)
+        else:
             self._note_held(entry, holder)
 
     def gone(self, entry: Entry) -> None:
         """As `MessageWatch`."""
         self._answered(entry)
-        rank = self._rank(entry)
-        if rank in self._aside:
+        rank = self._aside.rank(entry)
+        if rank in self._aside.by_rank:
             self._forget_aside(rank)
 
     def rewind(self, entry: Entry) -> None:
         """As `SeesReturned`: put it aside, unless it lies ahead."""
-        self._answered(entry)
-        rank = self._rank(entry)
-        if rank not in self._aside and self._intake.has_passed(entry):
-            self._put_aside(rank, self.look(entry))
+        looked = self._answered(entry)
+        rank = self._aside.rank(entry)
+        if rank in self._aside.by_rank:
+            self._aside.offer_again(rank)
+        elif not self._intake.has_passed(entry):
+            return
+        elif looked is None and type(entry.body) is BodyRef:
+            self._intake.rewind(entry)  # which is looked at when its body is here
+        else:
+            self._put_aside(rank, self.look(entry) if looked is None else looked)
 
     def restart(self) -> None:
         """As `SeesReturned`: all is looked at again; who owns what, and who has what, stays."""
         self._intake.restart()
         self._aside.clear()
-        self._free.clear()
         for group in list(self._by_id.values()):
             group.waiting.clear()
             self._settle(group)
@@ -254,20 +334,23 @@ class MessageGroups:
     def next_for(self, position: _GroupPosition) -> Entry | None:
         """The first that is put aside and may be its own, or comes next; what is for others is put aside."""
         position.looked_at = _NOTHING
-        aside_rank = self._first_aside(position)
-        if aside_rank is not None and not self._is_leveled:
-            return self._looked_aside(position, aside_rank)
+        aside = self._aside
+        first = aside.first_for(position)
+        if first is not None and not self._is_leveled:
+            position.looked_at = aside.by_rank[first]
+            return position.looked_at.entry
         passed = 0
         while (entry := self._intake.peek()) is not None:
-            rank = self._rank(entry)
-            if aside_rank is not None and aside_rank < rank:
+            rank = aside.rank(entry)
+            if first is not None and first < rank:
                 break
-            if entry.holder is not None:
-                if entry.holder is not EXPIRED and entry.holder is not DISPLACED and entry not in self._out:
-                    self._note_held(entry, entry.holder)
+            if rank in aside.by_rank or entry in self._out or entry.holder in _LEAVING:
+                pass
             elif type(entry.body) is BodyRef:
-                position.looked_at = _Aside(entry, None, False)
-                return entry  # it is waited for, or dropped if its time is over: nobody needs its group
+                position.looked_at = _Looked(entry, None, False)
+                return entry  # it is waited for, or dropped if its time is over
+            elif entry.holder is not None:
+                self._note_held(entry, entry.holder)
             else:
                 looked = self.look(entry)
                 if looked.group is None or self.may_have(position, looked.group):
@@ -282,12 +365,15 @@ class MessageGroups:
             if passed >= LOOKED_LENGTH:
                 self.is_interrupted = True
                 break
-        return None if aside_rank is None else self._looked_aside(position, aside_rank)
+        if first is None:
+            return None
+        position.looked_at = aside.by_rank[first]
+        return position.looked_at.entry
 
     def pass_for(self, position: _GroupPosition) -> None:
         """It is done with what it has looked at."""
-        rank = self._rank(position.looked_at.entry)
-        if rank in self._aside:
+        rank = self._aside.rank(position.looked_at.entry)
+        if rank in self._aside.by_rank:
             self._forget_aside(rank)
         else:
             self._intake.skip()
@@ -296,137 +382,76 @@ class MessageGroups:
         """Whether its next message may go there."""
         return group.owner is position or (group.owner is None and not group.held)
 
-    def look(self, entry: Entry) -> _Aside:
+    def look(self, entry: Entry) -> _Looked:
         """`entry` with its group, or one that is nobody's yet."""
-        member = self.member(entry)
+        member = self._member(entry)
         if member is None:
-            return _Aside(entry, None, False)
-        return _Aside(entry, self._by_id.get(member.id) or _Group(member.id), member.is_last)
+            return _Looked(entry, None, False)
+        return _Looked(entry, self._by_id.get(member.id) or _Group(member.id), member.is_last)
 
     def has_passed(self, entry: Entry) -> bool:
         """Whether nobody has to look at it any more, as far as the intake is."""
-        return self._rank(entry) not in self._aside and self._intake.has_passed(entry)
+        return self._aside.rank(entry) not in self._aside.by_rank and self._intake.has_passed(entry)
 
     def ahead(self, position: _GroupPosition) -> Iterator[Entry]:
         """What is put aside and may be its own, and all that nobody has looked at."""
-        for rank in nsmallest(AHEAD_LENGTH, [*position.ready, *self._free]):
-            aside = self._aside.get(rank)
-            if aside is not None and aside.entry.holder is None:
-                yield aside.entry
+        yield from self._aside.ahead(position)
         for entry in self._intake.ahead():
-            if entry.holder is None:
+            if entry.holder is None or type(entry.body) is BodyRef:
                 yield entry
 
-    # --- what is put aside
-
-    def _first_aside(self, position: _GroupPosition) -> int | None:
-        ready = self._clean(position.ready, position)
-        free = self._clean(self._free, None)
-        if ready is None or free is None:
-            return free if ready is None else ready
-        return min(ready, free)
-
-    def _clean(self, heap: list[int], owner: _GroupPosition | None) -> int | None:
-        """The first of `heap` that counts still; what comes before it is dropped."""
-        while heap:
-            rank = heap[0]
-            aside = self._aside.get(rank)
-            if aside is not None:
-                group = aside.group
-                if aside.entry.holder is not None or aside.entry.block is None:
-                    self._forget_aside(rank)
-                    continue
-                if group is None or (group.waiting[0] == rank and group.owner is owner and (owner or not group.held)):
-                    return rank
-            heappop(heap)
-        return None
-
-    def _looked_aside(self, position: _GroupPosition, rank: int) -> Entry:
-        position.looked_at = self._aside[rank]
-        return position.looked_at.entry
-
-    def _put_aside(self, rank: int, aside: _Aside) -> None:
-        self._aside[rank] = aside
-        group = aside.group
-        if group is None:
-            heappush(self._free, rank)
-            return
-        self._by_id[group.id] = group
-        self._idle.pop(group, None)
-        heappush(group.waiting, rank)
-        if group.waiting[0] == rank:
-            self._offer(group)
+    def _put_aside(self, rank: int, looked_at: _Looked) -> None:
+        if looked_at.group is not None:
+            self._by_id[looked_at.group.id] = looked_at.group
+            self._idle.pop(looked_at.group, None)
+        self._aside.put(rank, looked_at)
 
     def _forget_aside(self, rank: int) -> None:
-        group = self._aside.pop(rank).group
-        if group is None:
-            if self._free and self._free[0] == rank:
-                heappop(self._free)
-        elif group.waiting[0] == rank:
-            heappop(group.waiting)
-            self._offer(group)
+        group = self._aside.forget(rank)
+        if group is not None:
             self._settle(group)
-
-    def _offer(self, group: _Group) -> None:
-        """Let its owner, or everybody if it is free, find the first of it."""
-        waiting = group.waiting
-        while waiting and waiting[0] not in self._aside:
-            heappop(waiting)
-        if waiting:
-            if group.owner is not None:
-                group.owner.offer(waiting[0])
-            elif not group.held:
-                heappush(self._free, waiting[0])
 
     # --- groups
 
-    def _rank(self, entry: Entry) -> int:
-        """By which the order of all messages ascends."""
-        if not self._is_leveled:
-            return entry.id
-        return entry.id - (self._messages.level_of(entry.header.priority) << 64)
-
-    def member(self, entry: Entry) -> GroupMember | None:
-        """What it says of its group; None: it is of none."""
+    def _member(self, entry: Entry) -> GroupProperty | None:
         body = entry.body
-        if body is None or type(body) is BodyRef:  # few: what sessions hold since a failover, and what comes back of it
-            try:
-                (body,) = load_bodies((entry,))
-            except (BodyDamaged, LookupError):
-                return None
-        return self._read(body)
+        return None if body is None or type(body) is BodyRef else self._read(body)
 
-    def _take(self, entry: Entry, group: _Group) -> None:
+    def _take(self, looked_at: _Looked, group: _Group) -> None:
         self._by_id[group.id] = group
-        self._out[entry] = group
+        self._out[looked_at.entry] = looked_at
         self._idle.pop(group, None)
         group.held += 1
         if group.held == 1 and group.owner is None:
             self.blocked += 1
 
     def _note_held(self, entry: Entry, holder: Holder) -> None:
-        group = self.look(entry).group
+        looked_at = self.look(entry)
+        group = looked_at.group
         if group is None:
             return
-        self._take(entry, group)
+        self._take(looked_at, group)
         position = self._positions.get(holder)
         if position is None:
-            mine = (each for each in self._positions.values() if each.taker.owns_what_has(holder))
-            position = next(mine, None)
+            owners = (place for taker, place in self._positions.items() if _is_owned(holder, taker))
+            position = next(owners, None)
         if position is not None and group.owner is None and group.held == 1:
             self._own(group, position)
         elif group.owner is not position and group.owner is not None:
             self._disown(group)
 
-    def _answered(self, entry: Entry) -> None:
-        group = self._out.pop(entry, None)
+    def _answered(self, entry: Entry) -> _Looked | None:
+        """Nobody has it any more; returns what is known of its group."""
+        looked_at = self._out.pop(entry, None)
+        group = None if looked_at is None else looked_at.group
         if group is None:
-            return
+            return None
         group.held -= 1
         if not group.held and group.owner is None:
             self.blocked -= 1
             self._became_free(group)
         self._settle(group)
+        return looked_at
 
     def _own(self, group: _Group, position: _GroupPosition) -> None:
         if group.owner is None and group.held:
@@ -435,7 +460,7 @@ class MessageGroups:
             group.owner.groups.pop(group, None)
         group.owner = position
         position.groups[group] = None
-        self._offer(group)
+        self._aside.offer(group)
 
     def _disown(self, group: _Group) -> None:
         if group.owner is None:
@@ -450,7 +475,7 @@ class MessageGroups:
         self._settle(group)
 
     def _became_free(self, group: _Group) -> None:
-        self._offer(group)
+        self._aside.offer(group)
         for position in self._choosy:
             position.became_free(group)
 
@@ -471,7 +496,9 @@ class MessageGroups:
     def check_invariants(self) -> None:
         """Raise AssertionError where what is counted is not what is there; called after each step in tests."""
         counted: dict[_Group, int] = {}
-        for group in self._out.values():
+        for _, group, _ in self._out.values():
+            if group is None:
+                raise AssertionError("what is of no group is not held for one")
             counted[group] = counted.get(group, 0) + 1
         for group in self._by_id.values():
             if group.held != counted.pop(group, 0):
@@ -488,18 +515,19 @@ class MessageGroups:
 class _GroupPosition(OrderCursor):
     """Where a consumer stands that takes whatever is for it."""
 
-    __slots__ = ("_groups", "groups", "is_closed", "looked_at", "ready", "taker")
+    __slots__ = ("_groups", "declined", "groups", "is_closed", "looked_at", "ready")
 
     is_choosy: ClassVar[bool] = False
 
-    def __init__(self, groups: MessageGroups, taker: GroupTaker) -> None:
+    def __init__(self, groups: MessageGroups) -> None:
         self._groups = groups
-        self.taker = taker
+        self.declined: dict[Entry, bytes] = {}
+        """What cannot be delivered to its consumer, and the group of each."""
         self.groups: dict[_Group, None] = {}
         """Those that it owns."""
         self.ready: list[int] = []
         """A heap of ranks: the first that is put aside of each group that it owns, or owned."""
-        self.looked_at: _Aside = _NOTHING
+        self.looked_at: _Looked = _NOTHING
         """What `peek` gave last."""
         self.is_closed = False
 
@@ -537,8 +565,8 @@ class _ChoosyPosition(_GroupPosition):
 
     is_choosy = True
 
-    def __init__(self, groups: MessageGroups, taker: GroupTaker, messages: QueuedMessages) -> None:
-        super().__init__(groups, taker)
+    def __init__(self, groups: MessageGroups, messages: QueuedMessages) -> None:
+        super().__init__(groups)
         self._messages = messages
         self._cursor = messages.open_cursor()
         self._passed: dict[bytes, Entry] = {}
@@ -546,13 +574,13 @@ class _ChoosyPosition(_GroupPosition):
 
     def peek(self) -> Entry | None:
         groups, cursor = self._groups, self._cursor
-        not_ours = self._declined_groups() if self.taker.declined else ()
+        not_ours = self._declined_groups() if self.declined else ()
         for _ in range(LOOKED_LENGTH):
             entry = cursor.peek()
             if entry is None:
                 return None
             if type(entry.body) is BodyRef:
-                self.looked_at = _Aside(entry, None, False)
+                self.looked_at = _Looked(entry, None, False)
                 return entry
             self.looked_at = groups.look(entry)
             group = self.looked_at.group
@@ -565,7 +593,8 @@ class _ChoosyPosition(_GroupPosition):
 
     def _declined_groups(self) -> set[bytes]:
         """Those of which it cannot take an earlier message, which others are to get first."""
-        return {group_id for entry, group_id in self.taker.declined.items() if entry.body is not None}
+        self.declined = {entry: group_id for entry, group_id in self.declined.items() if entry.body is not None}
+        return set(self.declined.values())
 
     def offer(self, rank: int) -> None:
         """It comes to that by itself."""
@@ -592,4 +621,11 @@ class _ChoosyPosition(_GroupPosition):
         self._messages.close_cursor(self._cursor)
 
 
-_NOTHING: Final = _Aside(Entry(0, MessageHeader((), False, 0, 0, ""), b""), None, False)
+def _is_owned(holder: Holder, taker: Holder) -> bool:
+    """Whether what `holder` has is `taker`'s: that is it itself, or its session."""
+    return holder is taker or (taker.session_owner is not None and holder.session_owner == taker.session_owner)
+
+
+_LEAVING: Final = (EXPIRED, DISPLACED)
+"""Who has what is about to go: it is nobody's."""
+_NOTHING: Final = _Looked(Entry(0, MessageHeader((), False, 0, 0, ""), b""), None, False)

@@ -132,12 +132,9 @@ class Order(ABC):
         """Ids above `most`, of which none is here any more, come again. Restart positions after it."""
 
     @abstractmethod
-    def position(self, sharing: bool = False) -> OrderCursor:
-        """A new place at the start. `sharing`: for consumers, who take turns between priorities."""
-
-    @abstractmethod
-    def position_of_all(self) -> OrderCursor:
-        """At the start, in the order in which messages are given out, without a share: also what somebody holds."""
+    def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
+        """A new place at the start. `sharing`: for consumers, who take turns between priorities. `of_all`: sees what
+        somebody holds, too."""
 
     @abstractmethod
     def position_after(self, message_id: int) -> OrderCursor:
@@ -188,11 +185,8 @@ class Fifo(MessageSequence, Order):
 
     takes_cold = True
 
-    def position(self, sharing: bool = False) -> OrderCursor:
-        return Cursor(self)
-
-    def position_of_all(self) -> OrderCursor:
-        return HistoryCursor(self, 0)
+    def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
+        return HistoryCursor(self, 0) if of_all else Cursor(self)
 
     def position_after(self, message_id: int) -> OrderCursor:
         return HistoryCursor(self, message_id)
@@ -337,12 +331,9 @@ class ByPriority(Order):
         for level in self._levels:
             level.go_back(most)
 
-    def position(self, sharing: bool = False) -> OrderCursor:
-        cursors = [Cursor(level) for level in self._levels]
+    def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
+        cursors = [HistoryCursor(level, 0) if of_all else Cursor(level) for level in self._levels]
         return PriorityPosition(self, cursors, self._share if sharing else 0)
-
-    def position_of_all(self) -> OrderCursor:
-        return PriorityPosition(self, [HistoryCursor(level, 0) for level in self._levels], share=0)
 
     def position_after(self, message_id: int) -> OrderCursor:
         return ArrivalPosition(self, self._levels, message_id)

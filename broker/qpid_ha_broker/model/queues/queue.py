@@ -11,14 +11,14 @@ from typing import Final, Protocol
 
 from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.logs.log import Log
-from qpid_ha_broker.model.queues.dispatcher import Consumer, Dispatcher, SessionOwner
+from qpid_ha_broker.model.queues.dispatcher import NO_STANDING, Consumer, ConsumerStanding, Dispatcher
 from qpid_ha_broker.model.queues.handout_marks import QueueMark
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.limits import QueueLimits
 from qpid_ha_broker.model.queues.orders import make_order
 from qpid_ha_broker.model.queues.queue_arguments import FullPolicy, QueueArguments, Replicate
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
-from qpid_ha_broker.model.queues.sequence import Entry, Holder
+from qpid_ha_broker.model.queues.sequence import Entry, Holder, SessionOwner
 
 
 class QueueStrategy(Protocol):
@@ -160,9 +160,9 @@ class Queue:
 
     # --- who uses it
 
-    def subscribe(self, consumer: Consumer) -> None:
+    def subscribe(self, consumer: Consumer, standing: ConsumerStanding = NO_STANDING) -> None:
         """Serve `consumer` from now on, as soon as it has credit. Who only looks does not use the queue."""
-        self.dispatcher.subscribe(consumer)
+        self.dispatcher.subscribe(consumer, standing)
         if not consumer.browsing:
             self.unused_since_ms = None
 
@@ -201,7 +201,7 @@ class Queue:
 class SessionLink(Holder):
     """What one consumer of a session holds of one queue: `ids`, in the order in which they went out; one at least."""
 
-    __slots__ = ("ids", "link", "name", "queue", "session")
+    __slots__ = ("ids", "link", "name", "queue", "session", "session_owner")
 
     def __init__(self, session: int, name: str, link: str, queue: Queue) -> None:
         self.session = session
@@ -211,14 +211,12 @@ class SessionLink(Holder):
         self.link = link
         self.queue = queue
         self.ids: dict[int, None] = {}
+        self.session_owner = self.owner
 
     @property
     def owner(self) -> SessionOwner:
         """For whom it holds them."""
         return SessionOwner(self.session, self.name, self.link)
-
-    def is_of_session(self, owner: tuple[int, str, str]) -> bool:
-        return self.owner == owner
 
     @property
     def key(self) -> tuple[int, str, str, Queue]:

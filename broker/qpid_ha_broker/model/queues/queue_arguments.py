@@ -15,8 +15,8 @@ PREFIX = "qpid."
 SUBSCRIPTION = f"{PREFIX}subscription"
 """Whose durable subscription a queue is: see `amqp.nodes.subscriptions`. Only the broker itself sets it."""
 GROUPED = "$grouped"
-"""The broker's own argument: a message of a group has come to the queue. Without the prefix, for a release that does not
-know it."""
+"""The broker's own argument: a message of a group has come to the queue. It has no prefix, so that a release before
+takes it for the application's."""
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 
@@ -88,10 +88,6 @@ class QueueArguments:
     """The URL of a node of another broker, from which the queue is filled; empty: from none."""
     created_by: str = ""
     """For whom it was made; empty: nobody in particular."""
-    tombstone_of: int = 0
-    """The id of the entry of the directory for which this was the queue, which is deleted; 0: it is not."""
-    grouped: bool = False
-    """A message of a group has come."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
@@ -105,10 +101,7 @@ class QueueArguments:
             if name.startswith(PREFIX):
                 short = name.removeprefix(PREFIX)
                 values[_FIELDS.get(short, short)] = _converted(short, value)
-        entry = arguments.get(TOMBSTONE_OF, 0)
-        grouped = arguments.get(GROUPED) is True
-        number = entry if isinstance(entry, int) else 0
-        parsed = cls(**values, tombstone_of=number, grouped=grouped, given=dict(arguments))
+        parsed = cls(**values, given=dict(arguments))
         parsed._check_relations()
         return parsed
 
@@ -116,6 +109,17 @@ class QueueArguments:
     def transient(self) -> bool:
         """The queue is gone when its only user is: there is nothing to fail over."""
         return self.exclusive and self.auto_delete and not self.auto_delete_delay_s
+
+    @property
+    def tombstone_of(self) -> int:
+        """The id of the entry of the directory for which this was the queue, which is deleted; 0: it is not."""
+        entry = self.given.get(TOMBSTONE_OF, 0)
+        return entry if isinstance(entry, int) else 0
+
+    @property
+    def grouped(self) -> bool:
+        """A message of a group has come."""
+        return self.given.get(GROUPED) is True
 
     @property
     def keeps_groups(self) -> bool:
@@ -140,11 +144,10 @@ class QueueArguments:
         if self == other:
             return True
         own, others = (
-            {n: v for n, v in queue.given.items() if not n.startswith(PREFIX) and n != GROUPED}
+            {name: value for name, value in queue.given.items() if not (name.startswith(PREFIX) or name == GROUPED)}
             for queue in (self, other)
         )
-        mine, theirs = (replace(queue, given={}, created_by="", grouped=False) for queue in (self, other))
-        return own == others and mine == theirs
+        return own == others and replace(self, given={}, created_by="") == replace(other, given={}, created_by="")
 
     def _check_relations(self) -> None:
         if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):

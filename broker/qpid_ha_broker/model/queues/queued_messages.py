@@ -44,6 +44,7 @@ class QueuedMessages:
         "expiries",
         "groups",
         "id_ahead",
+        "level_of",
         "paged",
         "size",
         "superseded",
@@ -55,6 +56,8 @@ class QueuedMessages:
         self._order = order
         self.id_ahead = order.id_ahead
         """By id and count: an id above that one with about so many messages in between; 0: there are fewer."""
+        self.level_of = order.level_of
+        """Of an AMQP priority: a message of a higher level is given out first, and dropped last."""
         self.superseded = order.superseded
         """What is here though something newer took its place: held by somebody, or about to leave."""
         self._cursors: list[SeesReturned] = []
@@ -102,10 +105,6 @@ class QueuedMessages:
         """The message whose place a new one with that last-value key would take."""
         return self._order.latest(key)
 
-    def level_of(self, priority: int) -> int:
-        """The level of a message with that AMQP priority: a higher one is given out first, and dropped last."""
-        return self._order.level_of(priority)
-
     def is_superseded(self, entry: Entry) -> bool:
         """Whether a newer value came while `entry` was away."""
         return self._order.is_superseded(entry)
@@ -129,17 +128,16 @@ class QueuedMessages:
         self._cursors.append(cursor)
         return cursor
 
-    def watch(self, groups: MessageWatch | None) -> None:
-        """Have `groups` hear what becomes of messages, in place of who did before; None: nobody."""
+    def watch(self, groups: MessageWatch | None) -> OrderCursor:
+        """Have `groups` hear what becomes of messages, in place of who did before; None: nobody.
+
+        Returns a place at the start that sees what somebody holds, too: what is given back there lies behind it.
+        """
         self._cursors = [other for other in self._cursors if other is not self.groups]
         self.groups = groups
         if groups is not None:
             self._cursors.append(groups)
-
-    def cursor_of_all(self) -> OrderCursor:
-        """At the start, in the order in which messages are given out: also what somebody holds. What is given back
-        lies behind it: see `has_passed`."""
-        return self._order.position_of_all()
+        return self._order.position(of_all=True)
 
     def close_cursor(self, cursor: OrderCursor) -> None:
         """Nobody asks it any more."""

@@ -12,14 +12,13 @@ from operator import attrgetter
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
-from qpid_ha_broker.model.errors import InUse, LimitReached, ModelError, QueueFull
+from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, AllOf, CommitToken
 from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
-from qpid_ha_broker.model.queues.dispatcher import DECLINED_MOST, Consumer, Handout, Returning
+from qpid_ha_broker.model.queues.dispatcher import NO_STANDING, Consumer, ConsumerStanding, Handout, Returning
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.queue_arguments import GROUPED
 from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry, Holder, load_bodies
 from qpid_ha_broker.model.replication import is_local
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
@@ -27,6 +26,7 @@ from qpid_ha_broker.model.sets.following import check_owner, safe_name
 from qpid_ha_broker.model.sets.purge import Purges, Shrinking
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.strategies import HotStandby, check_unlocked
+from qpid_ha_broker.model.sets.takers import check_alone, note_groups
 from qpid_ha_broker.model.sets.timers import QueueTimers
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
 from qpid_ha_broker.model.transactions.producers import Deduplication
@@ -65,8 +65,6 @@ class Resources:
         """Whether these commands may be given here, and how what they write is shared."""
         self.replication.became_read_only = self._finish_work
         self._reader = reader
-        self.has_group = reader.has_group
-        """Whether a message, by its body, is of a group."""
         self.log_acquisitions = log_acquisitions
         self._uncommitted: dict[Queue, int] = {}
         """Queues of which browsers may not see everything yet, and how far their log was committed then."""
@@ -120,17 +118,8 @@ class Resources:
         if queue.needs_care or expires_at_ms or self.replication.is_restricted or producer:
             return 0
         if queue.detects_groups and self._reader.has_group(body):
-            self.note_groups(queue)
+            note_groups(self.sets, queue)
         return self.sets.holding(queue).enqueue_plain(queue, body, durable, priority)
-
-    def note_groups(self, queue: Queue) -> None:
-        """A message of a group comes to `queue`: from here on, and for whoever leads next, groups are kept together.
-
-        Not in a group of brokers, where consumers of other members are not known.
-        """
-        if queue.detects_groups and not (queue.deleted or self.replication.counts_later):
-            owner = self.sets.local if is_local(queue) else self.replicated
-            owner.write(ev.QueueUpdated(queue.id, {**queue.arguments.given, GROUPED: True}))
 
     def publish_to_exchange(self, exchange: Exchange, message: Message, key: str, now_ms: int) -> CommitToken:
         """Enqueue wherever the exchange says, everywhere or nowhere; returns and raises as `publish`."""
@@ -175,7 +164,7 @@ class Resources:
     def carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
         """Write the plan, one unit in each set, and let it count. Returns what to wait for."""
         for queue in plan.grouped:
-            self.note_groups(queue)
+            note_groups(self.sets, queue)
         sets, first = self.sets.all, plan.units[self.replicated.log]
         token: CommitToken | None = None
         # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
@@ -211,8 +200,15 @@ class Resources:
 
     # --- messages out
 
-    def subscribe(self, queue: Queue, consumer: Consumer, owner: object, owner_name: str = "") -> None:
-        """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`.
+    def subscribe(
+        self,
+        queue: Queue,
+        consumer: Consumer,
+        owner: object,
+        owner_name: str = "",
+        standing: ConsumerStanding = NO_STANDING,
+    ) -> None:
+        """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`, or to a consumer.
 
         In a group that is known later, and nothing is given to it meanwhile: see `ExclusiveUse.awaited`.
         `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`.
@@ -222,25 +218,17 @@ class Resources:
             check_unlocked(queue)
         name = written = self.replication.exclusive_use.user(queue)
         if not consumer.browsing:
-            self._check_alone(queue, consumer)
+            check_alone(queue, standing)
         if queue.arguments.exclusive and not consumer.browsing:
             name = safe_name(owner_name)
             check_owner(queue, owner, name, self.catalog.now_ms)
             queue.exclusive_owner = owner
-        queue.subscribe(consumer)
+        queue.subscribe(consumer, standing)
         self.catalog.note_use(queue)
         if not self.sets.may_write(queue):
             return
         if name != written or (queue.arguments.auto_delete and not (queue.used or consumer.browsing)):
             self._write_use(queue, name)
-
-    def _check_alone(self, queue: Queue, consumer: Consumer) -> None:
-        """Raises InUse where `consumer` wants to be alone, or another one is."""
-        takers = [other for other in queue.dispatcher.consumers if not other.browsing]
-        if any(other.is_exclusive for other in takers):
-            raise InUse(f"queue {queue.name} has an exclusive consumer: try again when that has gone")
-        if consumer.is_exclusive and (takers or self.replication.is_used_elsewhere(queue)):
-            raise InUse(f"queue {queue.name} has {len(takers)} consumers: an exclusive one has to be alone")
 
     def unsubscribe(self, queue: Queue, consumer: Consumer, now_ms: int, *, keep_until_ms: int = 0) -> None:
         """Serve it no more; give back what it holds with `release` or `release_in_portions` first.
@@ -389,15 +377,6 @@ class Resources:
             self.shrinking.begin(queue)
         self.catalog.note_arrival(queue)
         return self.sets.holding(queue).written
-
-    def decline(self, queue: Queue, entry: Entry, consumer: Consumer, failed: bool) -> None:
-        """Give `entry` back, which `consumer` cannot take, for others. Raises LimitReached where there is too much of
-        that: then it is back all the same."""
-        self.release(queue, [entry], failed)
-        if not queue.deleted and not queue.dispatcher.decline(consumer, entry):
-            raise LimitReached(
-                f"{DECLINED_MOST} messages of {queue.name} are undeliverable to one consumer: reject them, or detach"
-            )
 
     def release_in_portions(self, queue: Queue, holder: Holder, entries: list[Entry], failed: bool) -> None:
         """`release` what `holder` held, which has gone.
@@ -584,8 +563,8 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
         deduplication.dropped_total += len(messages) - len(new)
         if not new:
             return resources.written
-    if queue.detects_groups and any(map(resources.has_group, [message.payload for message in new])):
-        resources.note_groups(queue)
+    if queue.detects_groups and any(map(resources.catalog.reader.has_group, [message.payload for message in new])):
+        note_groups(resources.sets, queue)
     is_plain = not (queue.needs_care or resources.replication.is_restricted) and queue.log is resources.replicated.log
     is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
     if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):
