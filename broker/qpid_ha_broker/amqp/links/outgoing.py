@@ -106,6 +106,11 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         if relay is not None:
             link.properties = self._reclaim(relay).properties()
 
+    @property
+    def needs_primary(self) -> bool:
+        # A proxy's client wants to see what the primary has, wherever that is; its proxy may not know yet of a new one.
+        return self.is_relayed or not self.browsing
+
     def _reclaim(self, relay: RelayRequest) -> RelayAnswer:
         """Let the client of another broker go on having what it has, unless somebody else got it meanwhile.
 

@@ -323,9 +323,8 @@ class Dispatcher:
         for _, peers in sorted(by_rank.items(), reverse=True):
             served = self._serve_in_turn(peers, limit, now_ms, expired, budget)
             given |= served
-            if self.interrupted or any(
-                len(entries) == limit and not consumer.browsing for consumer, entries in served.items()
-            ):
+            may_want_more = [taker for taker, found in served.items() if len(found) == limit and not taker.browsing]
+            if self.interrupted or may_want_more:
                 self.interrupted = True
                 break
         return given

@@ -21,8 +21,8 @@ A group is what one consumer has: its *owner*. `held` counts the messages of it 
 All consumers share one *intake*, a cursor that sees each message once, and reads the group of it there. What is not for
 who asks is put aside in its group, up to ASIDE_MOST for all, so nobody walks over messages of others again: a message
 costs one reading and the logarithm of what is put aside. What comes back is put aside at its place. A consumer that
-takes only some messages has a cursor of its own, as in other queues, and reads all. What it does not take of a group that
-it owns waits for it to leave.
+takes only some messages has a cursor of its own, as in other queues, and reads all. What it does not take of a group
+that it owns waits for it to leave.
 """
 
 from __future__ import annotations
