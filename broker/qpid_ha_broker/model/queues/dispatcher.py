@@ -187,9 +187,6 @@ class Dispatcher:
         self._leave_position(consumer)
         self._declined.pop(consumer, None)
         self._standings.pop(consumer, None)
-        if self.groups is not None and self.groups.is_unused:
-            self._messages.watch(None)
-            self.groups = None
 
     def keep_groups(self, read: GroupReader | None) -> None:
         """Keep groups together from now on, as `read` tells them; None: do not."""
@@ -198,9 +195,7 @@ class Dispatcher:
         takers = [consumer for consumer in self.consumers if not consumer.browsing]
         for consumer in takers:
             self._leave_position(consumer)
-        if self.groups is not None:
-            self._messages.watch(None)
-        self._read_group, self.groups = read, None
+        self._read_group = read
         for consumer in takers:
             consumer.position = self._position_of(consumer)
 
@@ -233,7 +228,9 @@ class Dispatcher:
         if consumer.browsing or position is None:
             return
         if self.groups is not None:
-            self.groups.leave(consumer)
+            if not self.groups.leave(consumer):
+                self._messages.watch(None)
+                self.groups = None
         elif position is not self._head:
             self._messages.close_cursor(position)
 
@@ -346,6 +343,8 @@ class Dispatcher:
         if ready:
             self._turn = (self._turn + 1) % len(ready)
             ready = ready[self._turn :] + ready[: self._turn]
+            if self.groups is not None:
+                ready.sort(key=self.groups.count_of)  # a new group stays with whom it comes to
         for _ in range(limit):
             still_ready = []
             for consumer in ready:

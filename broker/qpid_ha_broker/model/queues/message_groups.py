@@ -15,7 +15,7 @@ A group is what one consumer has: its *owner*. `held` counts the messages of it 
 | its owner leaves, or says that a message cannot be delivered to it | the same |
 | somebody has one of it who is not its owner: a client of another broker since before, or a session | the same |
 | a session's link comes back, and the session holds all that is held of it | that link owns it |
-| a consumer joins | stays where it is: new groups go to those who have credit, in turn |
+| a consumer joins | stays where it is: a new group goes to who has credit, and the fewest groups |
 | IDLE_MOST others were used since something of it was there | is forgotten, and free |
 
 All consumers share one *intake*, a cursor that sees each message once, and reads the group of it there. What is not for
@@ -208,12 +208,12 @@ class MessageGroups:
         """Whether somebody may look further."""
         return len(self._aside.by_rank) < ASIDE_MOST
 
-    @property
-    def is_unused(self) -> bool:
-        """Whether no consumer takes part."""
-        return not self._positions
-
     # --- consumers
+
+    def count_of(self, taker: Holder) -> int:
+        """How many groups it owns; 0 for who only looks."""
+        position = self._positions.get(taker)
+        return 0 if position is None else len(position.groups)
 
     def join(self, taker: Holder, *, choosy: bool) -> OrderCursor:
         """Where `taker` stands from now on. Groups of which its session alone holds something are its own.
@@ -238,12 +238,13 @@ class MessageGroups:
         self._positions[taker] = position
         return position
 
-    def leave(self, taker: Holder) -> None:
-        """Its groups are for others, each as soon as nobody has anything of it."""
+    def leave(self, taker: Holder) -> bool:
+        """Its groups are for others, each as soon as nobody has anything of it. Returns whether somebody is left."""
         position = self._positions.pop(taker)
         self._close(position)
         for group in list(position.groups):
             self._disown(group)
+        return bool(self._positions)
 
     def _close(self, position: _GroupPosition) -> None:
         position.close()
