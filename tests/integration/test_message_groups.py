@@ -21,7 +21,7 @@ LAST = 0xFFFFFFFF
 class Asks(LinkOption):
     """Properties of an attach."""
 
-    def __init__(self, **properties: object) -> None:
+    def __init__(self, **properties: Any) -> None:
         self._properties = properties
 
     def apply(self, link: Link) -> None:

@@ -53,6 +53,9 @@ class TextReader:
     def selector(self, text: str) -> CompiledSelector:
         return parse_selector(text)
 
+    def is_tombstone(self, payload: bytes) -> bool:
+        return "tombstone" in self.properties(payload)
+
     def has_group(self, payload: bytes) -> bool:
         return self.group(payload) is not None
 

@@ -63,6 +63,9 @@ class MessageReader(Protocol):
     def selector(self, text: str) -> CompiledSelector:
         """Raises ValueError for a text that is none."""
 
+    def is_tombstone(self, payload: bytes) -> bool:
+        """Whether a message for a last-value queue is to delete what its key has, and to stay no longer itself."""
+
     def has_group(self, payload: bytes) -> bool:
         """Whether the message is of a group: cheap where it is not."""
 
@@ -96,6 +99,9 @@ class NoReader:
 
     def selector(self, text: str) -> CompiledSelector:
         return EVERYTHING
+
+    def is_tombstone(self, payload: bytes) -> bool:
+        return False
 
     def has_group(self, payload: bytes) -> bool:
         return False

@@ -174,7 +174,7 @@ def make_order(arguments: QueueArguments) -> Order:
     if arguments.last_value_queue_key:
         return LastValue()
     if arguments.priorities > 1:
-        return ByPriority(arguments.priorities, arguments.fairshare)
+        return ByPriority(arguments.shares)
     return Fifo()
 
 
@@ -254,13 +254,14 @@ class LastValue(Fifo):
 
 
 class ByPriority(Order):
-    """Higher priorities first; with a share, lower ones get their turn after that many messages in a row."""
+    """Higher priorities first; one with a share rests after that many messages in a row, while lower ones wait."""
 
-    __slots__ = ("_levels", "_share")
+    __slots__ = ("_levels", "_shares")
 
-    def __init__(self, levels: int, share: int) -> None:
-        self._levels = [MessageSequence() for _ in range(levels)]
-        self._share = share
+    def __init__(self, shares: Sequence[int]) -> None:
+        """`shares`: of each level, the lowest first; 0: it has none, and goes on while it has messages."""
+        self._levels = [MessageSequence() for _ in shares]
+        self._shares = shares
 
     def __len__(self) -> int:
         return sum(map(len, self._levels))
@@ -333,7 +334,7 @@ class ByPriority(Order):
 
     def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
         cursors = [HistoryCursor(level, 0) if of_all else Cursor(level) for level in self._levels]
-        return PriorityPosition(self, cursors, self._share if sharing else 0)
+        return PriorityPosition(self, cursors, self._shares if sharing else ())
 
     def position_after(self, message_id: int) -> OrderCursor:
         return ArrivalPosition(self, self._levels, message_id)
@@ -345,7 +346,7 @@ class ByPriority(Order):
         return max(level.newest_id(most) for level in self._levels)
 
     def displacing_position(self) -> OrderCursor:
-        return PriorityPosition(self, [Cursor(level) for level in self._levels], share=0, lowest_first=True)
+        return PriorityPosition(self, [Cursor(level) for level in self._levels], (), lowest_first=True)
 
 
 class _LevelsPosition(OrderCursor):
@@ -371,26 +372,28 @@ class _LevelsPosition(OrderCursor):
 class PriorityPosition(_LevelsPosition):
     """A cursor in each level, highest first unless told otherwise.
 
-    With `share`, a level that gave that many in a row waits for a round.
+    With `shares`, a level that gave as many as its own in a row waits for a round.
     """
 
-    __slots__ = ("_given", "_level", "_scan", "_share")
+    __slots__ = ("_given", "_level", "_scan", "_shares")
 
-    def __init__(self, order: ByPriority, cursors: Sequence[Cursor], share: int, lowest_first: bool = False) -> None:
+    def __init__(
+        self, order: ByPriority, cursors: Sequence[Cursor], shares: Sequence[int], lowest_first: bool = False
+    ) -> None:
         super().__init__(order, cursors)
-        self._share = share
+        self._shares = shares if any(shares) else ()
         self._given = [0] * len(cursors)
         self._level = 0
         ascending = range(len(cursors))
         self._scan = ascending if lowest_first else ascending[::-1]
 
     def peek(self) -> Entry | None:
-        resting = False
+        shares, resting = self._shares, False
         for level in self._scan:
             entry = self._cursors[level].peek()
             if entry is None:
                 continue
-            if self._share and self._given[level] >= self._share:
+            if shares and 0 < shares[level] <= self._given[level]:
                 resting = True
                 continue
             self._level = level
@@ -405,15 +408,15 @@ class PriorityPosition(_LevelsPosition):
         self._given[self._level] += 1
 
     def ahead(self) -> Iterator[Entry]:
-        """With a share, as many of each level in turn; else level after level."""
-        rest = [self._cursors[level].ahead() for level in self._scan]
+        """As many of each level in turn as its share is, all of one without."""
+        rest = [(self._cursors[level].ahead(), self._shares[level] if self._shares else 0) for level in self._scan]
         while rest:
             still = []
-            for entries in rest:
-                piece = list(islice(entries, self._share)) if self._share else entries
+            for entries, share in rest:
+                piece = list(islice(entries, share)) if share else entries
                 yield from piece
-                if self._share and piece:
-                    still.append(entries)
+                if share and piece:
+                    still.append((entries, share))
             rest = still
 
 

@@ -100,7 +100,9 @@ class QueueArguments:
         for name, value in arguments.items():
             if name.startswith(PREFIX):
                 short = name.removeprefix(PREFIX)
-                values[_FIELDS.get(short, short)] = _converted(short, value)
+                converted = _converted(short, value)
+                if short not in _LEVEL_SHARES:  # which `shares` has
+                    values[_FIELDS.get(short, short)] = converted
         parsed = cls(**values, given=dict(arguments))
         parsed._check_relations()
         return parsed
@@ -129,7 +131,13 @@ class QueueArguments:
     @property
     def detects_groups(self) -> bool:
         """Whether a message of a group that comes has groups kept together from then on."""
-        return self.message_groups is None and not (self.grouped or self.fairshare)
+        return self.message_groups is None and not (self.grouped or any(self.shares))
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Of each level of priority, the lowest first: what it may give in a row while lower ones wait; 0: anything."""
+        given = [self.given.get(f"{PREFIX}fairshare-{level}", self.fairshare) for level in range(self.priorities)]
+        return tuple(map(_count, given))
 
     @property
     def bridge(self) -> tuple[str, str] | None:
@@ -153,11 +161,15 @@ class QueueArguments:
         if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):
             name = self.policy_type.value
             raise InvalidArgument(f"the policy {name} needs a size: give qpid.max_count or qpid.max_size too")
-        if self.fairshare and self.priorities < 2:
+        if any(self.shares) and self.priorities < 2:
             raise InvalidArgument("qpid.fairshare shares between priorities: give qpid.priorities of 2 or more")
         if self.last_value_queue_key and self.priorities > 1:
             raise InvalidArgument("a last-value queue has one order: leave out qpid.priorities or the key")
-        if self.message_groups and self.fairshare:
+        names = [f"{PREFIX}{name}" for at, name in enumerate(_LEVEL_SHARES) if at >= self.priorities]
+        if unknown := [name for name in names if name in self.given]:
+            text = f"qpid.priorities is {self.priorities}, and levels count from 0"
+            raise InvalidArgument(f"{unknown[0]} is the share of a level that is not there: {text}")
+        if self.message_groups and any(self.shares):
             raise InvalidArgument("qpid.fairshare would part the messages of a group: leave it out, or message_groups")
         if self.auto_delete_delay_s and not self.auto_delete:
             raise InvalidArgument("qpid.auto_delete_delay_s delays qpid.auto_delete: set that to true, or leave it out")
@@ -264,6 +276,9 @@ def _flag(value: Scalar) -> bool:
     raise ValueError("true or false")
 
 
+_LEVEL_SHARES = tuple([f"fairshare-{level}" for level in range(MAX_PRIORITIES)])
+
+
 def _text(value: Scalar) -> str:
     if not isinstance(value, str):
         raise ValueError("a text")
@@ -310,6 +325,7 @@ _CONVERTERS = {
     "message_ttl_ms": _count,
     "priorities": _priorities,
     "fairshare": _count,
+    **dict.fromkeys(_LEVEL_SHARES, _count),
     "last_value_queue_key": _text,
     "alternate_exchange": _text,
     "delivery_limit": _count,

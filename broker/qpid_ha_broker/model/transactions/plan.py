@@ -85,7 +85,10 @@ class EnqueuePlan:
                     continue
                 if queue.detects_groups and self._reader.has_group(message.payload):
                     self.grouped[queue] = None
-                joined.setdefault((_expiry(queue, message, now_ms), key, queue.log), []).append(queue.id)
+                expires_at_ms = _expiry(queue, message, now_ms)
+                if key and not message.expires_at_ms and self._reader.is_tombstone(message.payload):
+                    expires_at_ms = now_ms  # it takes the place of what the key has, and goes
+                joined.setdefault((expires_at_ms, key, queue.log), []).append(queue.id)
         except Exception:
             # Whatever it was, what rings had set aside for it must not stay aside.
             self.abandon()
