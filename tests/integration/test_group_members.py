@@ -24,8 +24,7 @@ from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GROUP_VERSION
 from qpid_ha_broker.metrics.queue_listing import QueueListing
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.sets.grouped import QueueUsers
 from qpid_ha_broker.model.sets.session_messages import held_for
 from qpid_ha_broker.server.broker import Broker

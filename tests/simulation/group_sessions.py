@@ -9,9 +9,9 @@ from model_support import PLENTY
 from qpid_ha_broker.events.types import EVERYTHING
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.model.errors import InUse, ModelError, NotFound
-from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
+from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.sets.session_messages import give_back_held, held_for
 from simulation.group_clients import Connections, queue_named

@@ -11,7 +11,7 @@ from qpid_ha_broker.events.types import Enqueued, Event, Scalar
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange
 from qpid_ha_broker.model.logs.log import Log
-from qpid_ha_broker.model.message_reader import CompiledSelector, Death, Lookup
+from qpid_ha_broker.model.message_reader import CompiledSelector, Death, GroupProperty, Lookup
 from qpid_ha_broker.model.queues.dispatcher import Accepts, Consumer
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
@@ -52,6 +52,20 @@ class TextReader:
 
     def selector(self, text: str) -> CompiledSelector:
         return parse_selector(text)
+
+    def is_tombstone(self, payload: bytes) -> bool:
+        return "tombstone" in self.properties(payload)
+
+    def has_group(self, payload: bytes) -> bool:
+        return self.group(payload) is not None
+
+    def group(self, payload: bytes) -> GroupProperty | None:
+        """By the properties `group` and `last`."""
+        if payload.count(b";") < 2 or b"group=" not in payload:
+            return None
+        properties = self.properties(payload)
+        group = str(properties.get("group", ""))
+        return GroupProperty(group.encode(), "last" in properties) if group else None
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         """With another property, `death`."""

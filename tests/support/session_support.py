@@ -6,8 +6,9 @@ from random import Random
 
 from model_support import NOW_MS, Core
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
+from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import SessionOwner
 from qpid_ha_broker.model.sessions import SessionRegistry
 
 FIRST, SECOND = "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "00000000-0000-0000-0000-000000000002"

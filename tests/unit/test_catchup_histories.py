@@ -13,10 +13,9 @@ from map_events import map_event
 from model_support import NOW_MS, Core, message, transaction_of
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from session_support import FIRST, session_event
 
 kinds: list[dict[str, Scalar]] = [

@@ -6,7 +6,7 @@ from model_support import Core
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group.checks import why_skipped
 from qpid_ha_broker.group.ownership import Ownership, Returned, ids_of, ranges_of
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.sequence import SessionOwner
 
 QUEUE = 7
 LINK = SessionOwner(1, "session", "in")

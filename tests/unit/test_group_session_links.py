@@ -10,7 +10,7 @@ import pytest
 from lone_group_member import LoneGroupMember
 from paired_engines import PairedClient
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.sequence import SessionOwner
 from session_clients import consume, held, open_session
 
 FORCED = "amqp:connection:forced"

@@ -8,7 +8,8 @@ from little_group import LittleGroup, LittleMember
 from model_support import NOW_MS
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import InUse, ModelError
-from qpid_ha_broker.model.queues.dispatcher import Consumer, SessionOwner
+from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.sequence import SessionOwner
 from qpid_ha_broker.model.sets.following import owner_name
 from qpid_ha_broker.model.sets.session_messages import held_for
 from session_support import FIRST, SessionTaker

@@ -9,8 +9,7 @@ from model_support import NOW_MS, bodies
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import InUse
 from qpid_ha_broker.model.logs.log import CommitToken
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.sets.session_messages import give_back_held, held_for
 from qpid_ha_broker.model.transactions.transaction import Transaction
 from session_support import FIRST, SessionTaker

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_support import Core, bodies, message, transaction_of, wants
+from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.queues.orders import ByPriority
 
 # Levels, then the level of each AMQP priority 0 to 9, from the table of the specification, section 3.2.1.
@@ -35,7 +36,7 @@ def test_first_in_first_out() -> None:
 
 @pytest.mark.parametrize("levels", AMQP_LEVELS)
 def test_amqp_priorities_fall_into_the_levels_that_the_specification_names(levels: int) -> None:
-    order = ByPriority(levels, share=0)
+    order = ByPriority([0] * levels)
     assert [order.level_of(priority) for priority in range(10)] == AMQP_LEVELS[levels]
     assert order.level_of(255) == levels - 1
 
@@ -115,7 +116,7 @@ def test_a_share_never_loses_nor_repeats_and_keeps_each_priority_in_order(
     core = Core()
     queue = core.queue("q", priorities=levels, fairshare=share)
     core.publish(queue, *(message(str(n), priority=p) for n, p in enumerate(priorities)))
-    order = ByPriority(levels, 0)
+    order = ByPriority([0] * levels)
     level_of = [order.level_of(p) for p in priorities]
     given_out = [int(text) for text in core.consume(queue)]
     assert Counter(given_out) == Counter(range(len(priorities)))
@@ -235,3 +236,69 @@ def test_selectors_and_last_values_agree() -> None:
     picky = core.consumer(queue, accepts=wants("b"))
     core.publish(queue, message("a1", symbol="A"), message("b1", symbol="B"), message("b2", symbol="B"))
     assert bodies(core.take(queue, picky)) == ["b2"]
+
+
+# --- shares of levels, and last values that are to go
+
+
+def test_each_level_may_have_a_share_of_its_own() -> None:
+    core = Core()
+    shares = {"qpid.priorities": 3, "qpid.fairshare": 1, "qpid.fairshare-2": 3, "qpid.fairshare-0": 0}
+    queue = core.configuration.declare_queue("q", shares)
+    for level in (3, 4, 5):
+        core.publish(queue, *(message(f"{level}", priority=level) for _ in range(5)))
+    assert "".join(core.consume(queue, 9)) == "5554" + "33333"
+
+
+def test_shares_of_levels_that_are_not_there_are_refused() -> None:
+    core = Core()
+    with pytest.raises(InvalidArgument, match="levels count from 0"):
+        core.configuration.declare_queue("q", {"qpid.priorities": 3, "qpid.fairshare-3": 1})
+    with pytest.raises(InvalidArgument, match="levels count from 0"):
+        core.configuration.declare_queue("q", {"qpid.fairshare-1": 1})
+    core.configuration.declare_queue("q", {"qpid.priorities": 3, "qpid.fairshare-1": 1})
+    with pytest.raises(InvalidArgument, match="is fixed"):
+        core.configuration.update_queue("q", {"qpid.fairshare-1": 2})
+
+
+def test_a_tombstone_deletes_what_its_key_has_and_is_seen_by_nobody() -> None:
+    core = Core()
+    queue = core.queue("q", last_value_queue_key="key")
+    core.publish(queue, message("a1", key="a"), message("b1", key="b"))
+    core.publish(queue, message("", key="a", tombstone="yes"))
+    assert core.consume(queue) == ["b1"]
+    core.tick()
+    assert queue.messages.count == 0
+    core.check()
+
+
+def test_a_tombstone_with_a_time_to_live_is_seen_for_so_long() -> None:
+    core = Core()
+    queue = core.queue("q", last_value_queue_key="key")
+    browser = core.browser(queue)
+    core.publish(queue, message("a1", key="a"), message("a2", key="a", tombstone="yes", ttl_ms=1000))
+    assert bodies(core.take(queue, browser)) == ["a2"]
+    core.tick(2000)
+    assert queue.messages.count == 0
+
+
+def test_what_a_consumer_has_when_its_key_is_deleted_does_not_come_back() -> None:
+    core = Core()
+    queue = core.queue("q", last_value_queue_key="key")
+    core.publish(queue, message("a1", key="a"))
+    consumer = core.consumer(queue)
+    held = core.take(queue, consumer)
+    core.publish(queue, message("", key="a", tombstone="yes"))
+    core.tick()
+    core.resources.release(queue, held, failed=True)
+    assert core.take(queue, consumer) == []
+    assert queue.messages.count == 0
+    core.publish(queue, message("a2", key="a"))
+    assert bodies(core.take(queue, consumer)) == ["a2"]
+
+
+def test_without_a_key_a_tombstone_is_a_message() -> None:
+    core = Core()
+    queue = core.queue("q", last_value_queue_key="key")
+    core.publish(queue, message("x", tombstone="yes"))
+    assert core.consume(queue) == ["x"]

@@ -11,9 +11,8 @@ from kept_core import KeptCore, recovered
 from model_support import NOW_MS, Core, bodies, held_picture, message
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.logs.log import COMMITTED
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.sessions import SessionRegistry
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.sets.session_messages import held_for, release_held

@@ -25,8 +25,8 @@ from typing import Any, Final, NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.group.ownership import Ownership
 from qpid_ha_broker.model.errors import AlreadyExists, InUse, ModelError, NotFound, RefusedBefore
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import SessionLink
+from qpid_ha_broker.model.queues.sequence import SessionOwner
 from qpid_ha_broker.model.sets.state import SetState
 
 

@@ -23,9 +23,8 @@ from qpid_ha_broker.group.lineage import Lineage
 from qpid_ha_broker.group.ownership import Returned, ids_of
 from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.model.errors import InUse, InvalidArgument, ModelError, NotFound
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import ELSEWHERE
+from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SessionOwner
 
 
 class UnitOutcome(NamedTuple):

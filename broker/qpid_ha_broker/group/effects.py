@@ -34,7 +34,7 @@ from qpid_ha_broker.ha.effects import (
     WriteRecord,
 )
 from qpid_ha_broker.model.errors import ModelError
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.sequence import SessionOwner
 
 __all__ = [
     "CheckpointPersisted",

@@ -50,8 +50,8 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.group.frames import LinkPlace, QueueShare, Ranges
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import NOTHING_HELD, SessionLink
+from qpid_ha_broker.model.queues.sequence import SessionOwner
 
 
 class Returned(NamedTuple):

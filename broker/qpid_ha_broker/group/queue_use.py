@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.parts import GroupParts
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
+from qpid_ha_broker.model.queues.sequence import SessionOwner
 
 
 class QueueUse:

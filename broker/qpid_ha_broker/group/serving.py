@@ -16,8 +16,7 @@ from qpid_ha_broker.group.context import GroupSettings
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.member import GroupMember
 from qpid_ha_broker.group.slices import Slices
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
-from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED
+from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SUBMITTED, SessionOwner
 from qpid_ha_broker.model.sets.grouped import Grouped, QueueUsers, Taken
 from qpid_ha_broker.model.sets.resources import Resources
 

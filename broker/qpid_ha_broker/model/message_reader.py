@@ -28,6 +28,15 @@ class Death(NamedTuple):
     time_ms: int
 
 
+class GroupProperty(NamedTuple):
+    """What a message says of its group."""
+
+    id: bytes
+    """The group's, as short as it can be told from others: see `amqp.wire.message_groups`."""
+    is_last: bool
+    """The group ends with it."""
+
+
 class CompiledSelector(Protocol):
     """Which messages a subscriber wants, ready to be asked."""
 
@@ -53,6 +62,15 @@ class MessageReader(Protocol):
 
     def selector(self, text: str) -> CompiledSelector:
         """Raises ValueError for a text that is none."""
+
+    def is_tombstone(self, payload: bytes) -> bool:
+        """Whether a message for a last-value queue is to delete what its key has, and to stay no longer itself."""
+
+    def has_group(self, payload: bytes) -> bool:
+        """Whether the message is of a group: cheap where it is not."""
+
+    def group(self, payload: bytes) -> GroupProperty | None:
+        """The group of the message; None: it has none, or what it says of it makes no sense."""
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         """The message as it goes on after `death`: it says so, and nothing of a time to live."""
@@ -84,6 +102,15 @@ class NoReader:
 
     def selector(self, text: str) -> CompiledSelector:
         return EVERYTHING
+
+    def is_tombstone(self, payload: bytes) -> bool:
+        return False
+
+    def has_group(self, payload: bytes) -> bool:
+        return False
+
+    def group(self, payload: bytes) -> GroupProperty | None:
+        return None
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         return payload

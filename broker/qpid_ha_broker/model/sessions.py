@@ -12,9 +12,8 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import NOTHING_HELD, Queue, SessionLink
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.replication import has_replicated_messages
 
 ENDED_KEPT: Final = 10_000

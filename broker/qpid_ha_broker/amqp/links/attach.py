@@ -47,6 +47,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     RESOURCE_LOCKED,
     AmqpError,
 )
+from qpid_ha_broker.amqp.wire.consumer_wishes import read_wishes
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
@@ -176,6 +177,9 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     if link.is_sender:
         sending = _attach_consumer(connection, link, relay)
         if isinstance(sending, OutgoingLink):
+            wishes = read_wishes(engine.remote_properties_of(link), browses=sending.browsing).properties()
+            if wishes:
+                link.properties = {**(link.properties or {}), **wishes}
             _answer_committed(connection, sending, sending.hosted, sending.queue, before)
         else:
             connection.engine.attach_sending(link, sending)

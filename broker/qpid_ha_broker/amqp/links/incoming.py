@@ -33,6 +33,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer, Transfer
+from qpid_ha_broker.amqp.wire.group_ids import PROPERTIES_CODE, SHORT_PROPERTIES, TEN, WITHOUT_GROUP
 from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
@@ -346,7 +347,15 @@ class IncomingLink(ReceivingLink):
                     header = read_header(payload)
                 except AmqpError:
                     header = None  # the long way refuses it
-            if header is None or header.ttl_ms or payload[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
+            is_plain = False
+            if header is not None and not header.ttl_ms:
+                at = header.length + 2
+                start = payload[at : at + 2]
+                is_plain = start in WITHOUT_GROUP or (
+                    start[:1] == PROPERTIES_CODE
+                    and (not queue.detects_groups or (start == SHORT_PROPERTIES and payload[at + 3 : at + 4] <= TEN))
+                )
+            if header is None or not is_plain:
                 super().transfers([transfer])
                 continue
             lsn, has_short = enqueue(queue, payload, header.durable, header.priority), True

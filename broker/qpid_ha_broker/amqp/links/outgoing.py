@@ -16,10 +16,19 @@ from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
 from qpid_ha_broker.amqp.nodes.terminus import Filters
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_STOLEN, UNKNOWN_TRANSACTION, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import (
+    CONNECTION_FORCED,
+    LINK_STOLEN,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT,
+    UNKNOWN_TRANSACTION,
+    AmqpError,
+)
+from qpid_ha_broker.amqp.wire.consumer_wishes import EXCLUSIVE, read_wishes
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS, UNSEEN, RelayAnswer, RelayRequest, reclaimable
 from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
+from qpid_ha_broker.model.queues.dispatcher import DECLINED_MOST, ConsumerStanding
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
@@ -54,6 +63,10 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         filters: Filters,
         relay: RelayRequest | None = None,
     ) -> None:
+        wishes = read_wishes(engine.remote_properties_of(link), browses=browsing)
+        if wishes.exclusive and hosted.resources.replication.counts_later:
+            text = "in a group of brokers others may consume at other members: leave it out"
+            raise AmqpError(NOT_IMPLEMENTED, f"link property {EXCLUSIVE} is not there: {text}")
         selector = filters.selector
         super().__init__(browsing=browsing, accepts=self._matches if selector else None, after=filters.after)
         self.connection = connection
@@ -84,7 +97,8 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         self.subscriber: Subscriber | None = None
         """By that it is known in `HostedSet.named_consumers`; None: no other link takes its place."""
         self._is_stolen = False
-        hosted.resources.subscribe(queue, self, owner, client_names(connection, relay).client)
+        standing = ConsumerStanding(wishes.priority, wishes.exclusive)
+        hosted.resources.subscribe(queue, self, owner, client_names(connection, relay).client, standing)
         hosted.links[self] = None
         if relay is not None:
             link.properties = self._reclaim(relay).properties()
@@ -154,6 +168,8 @@ class OutgoingLink(PacedConsumer, EachDisposition):
             return WaitsFor.SOCKET
         if self.hosted.resources.is_gated and not self.browsing:
             return WaitsFor.OTHER_CLIENTS
+        if not self.browsing and dispatcher.active not in (None, self):
+            return WaitsFor.ACTIVE_CONSUMER
         if position is None or position.peek() is None:
             return WaitsFor.MESSAGES if self.accepts is None else WaitsFor.MATCHING_MESSAGES
         return WaitsFor.BODIES if dispatcher.awaits_bodies else WaitsFor.NOTHING
@@ -257,8 +273,13 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
     def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
         """What an outcome other than accepted comes to (AMQP 1.0 section 3.4); the flags are those of modified."""
-        if state == engine.REJECTED or (state == engine.MODIFIED and undeliverable):
+        if state == engine.REJECTED:
             self.hosted.resources.reject(self.queue, [entry])
+        elif state == engine.MODIFIED and undeliverable:
+            self.hosted.resources.release(self.queue, [entry], failed)
+            if not (self.queue.deleted or self.queue.dispatcher.decline(self, entry)):
+                text = f"{DECLINED_MOST} messages of {self.queue.name} are undeliverable here: reject them, or detach"
+                self.end(AmqpError(RESOURCE_LIMIT, text))
         else:
             counts = state != engine.RELEASED and (state != engine.MODIFIED or failed)
             self.hosted.resources.release(self.queue, [entry], counts)

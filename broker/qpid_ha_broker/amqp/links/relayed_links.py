@@ -40,11 +40,13 @@ from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import number_of
 from qpid_ha_broker.amqp.wire.conditions import (
+    NOT_IMPLEMENTED,
     RESOURCE_LIMIT,
     RESOURCE_LOCKED,
     TRANSACTION_ROLLBACK,
     AmqpError,
 )
+from qpid_ha_broker.amqp.wire.consumer_wishes import EXCLUSIVE, read_wishes
 from qpid_ha_broker.amqp.wire.endpoint_ending import ending_by_peer
 from qpid_ha_broker.amqp.wire.engine import (
     Consuming,
@@ -137,7 +139,8 @@ class RelayedLink(ClientFarLink[Upstream]):
             raise AmqpError(RESOURCE_LOCKED, f"the broker that leads {self.set_name} was lost: try again")
         self._near_as_far(far)
         if self.needs_sessions:
-            self.link.properties = told_to_client(engine.remote_properties_of(far))
+            told = told_to_client(engine.remote_properties_of(far))
+            self.link.properties = {**(self.link.properties or {}), **told} if told else self.link.properties
         self._open_near()
         return self
 
@@ -515,9 +518,21 @@ class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
         """The client hears of nothing twice; here each message is accepted as soon as it goes out, and not before. (The
         link of a session is settled at the primary, too, or messages would be held for the session.)"""
         self._accepts = RelayedAccepts(self)
+        read_wishes(engine.remote_properties_of(link), browses=self._is_browsing)  # raises for what makes no sense
 
     def request(self) -> RelayRequest:
-        return super().request()._replace(generation=self._generation, held=tuple(sorted(self._held)))
+        wishes = read_wishes(engine.remote_properties_of(self.link), browses=self._is_browsing)
+        held = tuple(sorted(self._held))
+        return super().request()._replace(generation=self._generation, held=held, wishes=wishes)
+
+    def _near_as_far(self, far: proton.Link) -> None:
+        """Raises AmqpError where the primary is of a release that would let others consume, too."""
+        super()._near_as_far(far)
+        asked, given = (read_wishes(engine.remote_properties_of(link)) for link in (self.link, far))
+        if asked.exclusive and not (given.exclusive or self._is_browsing):
+            raise AmqpError(NOT_IMPLEMENTED, f"the broker that leads {self.set_name} knows no {EXCLUSIVE} consumers")
+        if given.properties():
+            self.link.properties = given.properties()
 
     def open_far(self, upstream: Upstream, session: Any, name: str) -> proton.Link:
         far = super().open_far(upstream, session, name)

@@ -13,6 +13,8 @@ class WaitsFor(Enum):
     CREDIT = "no credit"
     """Of a consumer: its client has asked for no more. Of a publisher: the broker gives it none just now."""
     MESSAGES = "no message"
+    ACTIVE_CONSUMER = "another consumer is the active one"
+    """Of a queue of which one consumer alone is given messages."""
     MATCHING_MESSAGES = "no message that its selector takes"
     ANSWERS = "its client has to answer messages first"
     SOCKET = "its client reads too slowly"

@@ -19,8 +19,8 @@ from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_STOLEN, AmqpError
 from qpid_ha_broker.model.errors import InUse
 from qpid_ha_broker.model.logs.log import CommitToken
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.queues.sequence import SessionOwner
 from qpid_ha_broker.model.sessions import SessionPart
 from qpid_ha_broker.model.sets.resources import Resources
 

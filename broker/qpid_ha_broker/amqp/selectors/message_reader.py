@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from qpid_ha_broker.amqp.selectors.selector import Selector, parse_selector
 from qpid_ha_broker.amqp.wire.dead_letters import dead_letter, died_in
+from qpid_ha_broker.amqp.wire.group_ids import group_of, has_group
 from qpid_ha_broker.amqp.wire.sections import MessageSections
-from qpid_ha_broker.model.message_reader import Death
+from qpid_ha_broker.model.message_reader import Death, GroupProperty
+
+TOMBSTONE: Final = "x-opt-qpid-tombstone"
+"""Message annotation, a boolean, of one for a last-value queue that is to delete what its key has."""
 
 
 class AmqpMessageReader(MessageSections):
@@ -14,6 +20,15 @@ class AmqpMessageReader(MessageSections):
     def selector(self, text: str) -> Selector:
         """Raises SelectorError."""
         return parse_selector(text)
+
+    def is_tombstone(self, payload: bytes) -> bool:
+        return self.annotations(payload).get(TOMBSTONE) is True
+
+    def has_group(self, payload: bytes) -> bool:
+        return has_group(payload)
+
+    def group(self, payload: bytes) -> GroupProperty | None:
+        return group_of(payload)
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         return dead_letter(self, payload, death)

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import proton
 
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
+from qpid_ha_broker.amqp.wire.consumer_wishes import NO_WISHES, ConsumerWishes
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED
 from qpid_ha_broker.amqp.wire.session_request import HELD as SESSION_HELD
 from qpid_ha_broker.model.sessions import SessionPart
@@ -97,6 +98,10 @@ class RelayRequest(NamedTuple):
     """Of a publisher whose client numbers its messages: by producer, as the client calls it, ascending numbers of what
     was refused. The primary that did so noted that, and may have died before a later message had it written."""
 
+    wishes: ConsumerWishes = NO_WISHES
+    """What a consumer asks for, to be written: the primary reads it as that of its own clients. An older one takes no
+    notice of it, and does not repeat it."""
+
     @property
     def client_text(self) -> str:
         """Who the client is, for operators."""
@@ -122,6 +127,7 @@ class RelayRequest(NamedTuple):
                 **of_set,
                 **of_session,
                 **of_refused,
+                **self.wishes.properties(),
                 LINK: self.link,
                 OWN_QUEUE: self.own_queue,
             }

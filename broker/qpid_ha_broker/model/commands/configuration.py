@@ -228,11 +228,7 @@ class Configuration:
         after = QueueArguments.parse(arguments)
         self._check_set(after)
         before = queue.arguments
-        if (after.priorities, after.fairshare, after.last_value_queue_key) != (
-            before.priorities,
-            before.fairshare,
-            before.last_value_queue_key,
-        ):
+        if (after.shares, after.last_value_queue_key) != (before.shares, before.last_value_queue_key):
             raise InvalidArgument(f"the order of {name} is fixed: delete the queue and create it with other arguments")
         if after.alternate_exchange:
             self._check_dead_letters(self.exchange(_alternate(after.alternate_exchange)))

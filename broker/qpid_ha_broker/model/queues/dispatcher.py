@@ -1,4 +1,14 @@
-"""Who gets which message of a queue, and when: consumers with credit, in turn."""
+"""Who gets which message of a queue, and when: consumers with credit, in turn.
+
+| a policy | who is asked in turn | what one of them finds |
+| --- | --- | --- |
+| none | all that have credit | the next message that nobody has |
+| a single active consumer | the one that was attached first of those that are there | the same |
+| priorities of consumers | the highest that have credit; lower ones when these are given nothing more | the same |
+| groups | all | the next that is of no group of others: see `message_groups` |
+
+What a consumer has declined it never finds again.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +21,7 @@ from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.handout_marks import QueueMark
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.limits import QueueLimits
+from qpid_ha_broker.model.queues.message_groups import GroupReader, MessageGroups
 from qpid_ha_broker.model.queues.orders import OrderCursor
 from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
@@ -19,17 +30,25 @@ from qpid_ha_broker.model.queues.sequence import EXPIRED, Entry, Holder
 PASSED_LENGTH: Final = 1000
 """Messages that a consumer may find expired or unwanted at a time, however quick that is."""
 
+DECLINED_MOST: Final = 1000
+"""Messages of a queue that cannot be delivered to one consumer."""
+
 Accepts = Callable[[bytes], bool]
 """Whether a consumer wants a message, by its body."""
 
 
-class SessionOwner(NamedTuple):
-    """A link of a client's session."""
+class ConsumerStanding(NamedTuple):
+    """Of a consumer among those of its queue."""
 
-    id: int
-    name: str
-    """The session's UUID."""
-    link: str
+    priority: int = 0
+    """Whose is higher is given messages first."""
+    is_exclusive: bool = False
+    """Nobody else may take messages of the queue while it does."""
+
+
+HIGHEST: Final = 1 << 31
+"""Above all priorities."""
+NO_STANDING: Final = ConsumerStanding()
 
 
 class Consumer(Holder):
@@ -38,9 +57,6 @@ class Consumer(Holder):
     `credit` (messages) and `window_bytes` belong to the driver, which raises them; handing out lowers them. A
     driver's link is a consumer: what is handed out to it, it sends.
     """
-
-    session_owner: SessionOwner | None = None
-    """For whom the log holds what is handed out to it; None: it goes back when the consumer does."""
 
     __slots__ = ("accepts", "after", "beyond", "browsing", "credit", "position", "window_bytes")
 
@@ -90,15 +106,19 @@ _entry_id = attrgetter("id")
 
 
 class Dispatcher:
-    """The promise: no message goes to two consumers, and none to one whose credit or window is used up."""
+    """The promise: no message goes to two consumers, and none to one whose credit or window is used up, nor, where
+    groups are kept together, past one of its group that another consumer has."""
 
     __slots__ = (
         "_by_priority",
+        "_declined",
         "_gate",
         "_head",
         "_limits",
         "_messages",
+        "_read_group",
         "_shown_lsn",
+        "_standings",
         "_takes_committed",
         "_turn",
         "awaits_answers",
@@ -106,6 +126,8 @@ class Dispatcher:
         "awaits_commit",
         "awaits_mark",
         "consumers",
+        "groups",
+        "has_single_taker",
         "interrupted",
         "returning",
     )
@@ -117,6 +139,16 @@ class Dispatcher:
         self._by_priority = by_priority
         self._head = messages.open_cursor()
         """Where all consumers stand that take whatever comes."""
+        self._read_group: GroupReader | None = None
+        """Where groups are kept together."""
+        self.groups: MessageGroups | None = None
+        """There while somebody takes, where groups are kept together."""
+        self.has_single_taker = False
+        """Only the first of those who take is given anything."""
+        self._declined: dict[Consumer, dict[Entry, None]] = {}
+        """What cannot be delivered to which consumer."""
+        self._standings: dict[Consumer, ConsumerStanding] = {}
+        """Of those that have one."""
         self._turn = 1
         """How many messages were given to one of several who could take them: behind that one the next goes on."""
         self._takes_committed = False
@@ -140,19 +172,80 @@ class Dispatcher:
         self.awaits_mark = 0
         """The first message that the last `hand_out` kept from a taker because no mark covers it; 0: none."""
 
-    def subscribe(self, consumer: Consumer) -> None:
+    def subscribe(self, consumer: Consumer, standing: ConsumerStanding = NO_STANDING) -> None:
         """Serve `consumer` from now on, as soon as it has credit."""
         if consumer.browsing:
             consumer.position = self._messages.browsing_cursor(consumer.after)
         else:
-            consumer.position = self._head if consumer.accepts is None else self._messages.open_cursor()
+            consumer.position = self._position_of(consumer)
         self.consumers.append(consumer)
+        if standing != NO_STANDING:
+            self._standings[consumer] = standing
 
     def unsubscribe(self, consumer: Consumer) -> None:
         """Serve it no more. What it holds is for the caller to give back."""
         self.consumers.remove(consumer)
-        if consumer.position is not None and consumer.position is not self._head:
-            self._messages.close_cursor(consumer.position)
+        self._leave_position(consumer)
+        self._declined.pop(consumer, None)
+        self._standings.pop(consumer, None)
+
+    def keep_groups(self, read: GroupReader | None) -> None:
+        """Keep groups together from now on, as `read` tells them; None: do not."""
+        if (read is None) is (self._read_group is None):
+            return
+        takers = [consumer for consumer in self.consumers if not consumer.browsing]
+        for consumer in takers:
+            self._leave_position(consumer)
+        self._read_group = read
+        for consumer in takers:
+            consumer.position = self._position_of(consumer)
+
+    def decline(self, consumer: Consumer, entry: Entry) -> bool:
+        """`entry` is back, and `consumer` never gets it again. False: it has declined too many that are here still."""
+        if entry.body is None:
+            return True
+        declined = self._declined.setdefault(consumer, {})
+        if len(declined) >= DECLINED_MOST:
+            declined = self._declined[consumer] = {other: None for other in declined if other.body is not None}
+            if len(declined) >= DECLINED_MOST:
+                return False
+        declined[entry] = None
+        if self.groups is not None:
+            consumer.position = self.groups.decline(entry, consumer)
+        elif consumer.position is self._head:
+            consumer.position = self._messages.open_cursor()
+        return True
+
+    def _position_of(self, consumer: Consumer) -> OrderCursor:
+        is_choosy = consumer.accepts is not None or consumer in self._declined
+        if self._read_group is not None:
+            if self.groups is None:
+                self.groups = MessageGroups(self._messages, self._read_group, by_priority=self._by_priority)
+            return self.groups.join(consumer, choosy=is_choosy)
+        return self._messages.open_cursor() if is_choosy else self._head
+
+    def _leave_position(self, consumer: Consumer) -> None:
+        position = consumer.position
+        if consumer.browsing or position is None:
+            return
+        if self.groups is not None:
+            if not self.groups.leave(consumer):
+                self._messages.watch(None)
+                self.groups = None
+        elif position is not self._head:
+            self._messages.close_cursor(position)
+
+    @property
+    def active(self) -> Consumer | None:
+        """Who alone is given something, where there is but one that is."""
+        if not self.has_single_taker:
+            return None
+        return next((consumer for consumer in self.consumers if not consumer.browsing), None)
+
+    @property
+    def exclusive(self) -> Consumer | None:
+        """Who alone may take messages."""
+        return next((consumer for consumer, standing in self._standings.items() if standing.is_exclusive), None)
 
     @property
     def has_takers(self) -> bool:
@@ -166,7 +259,8 @@ class Dispatcher:
 
     def newest_of(self, entries: list[Entry]) -> int:
         """The largest id of what one consumer was handed out."""
-        return max(map(_entry_id, entries)) if self._by_priority else entries[-1].id
+        is_ascending = not (self._by_priority or self.groups is not None)
+        return entries[-1].id if is_ascending else max(map(_entry_id, entries))
 
     def positions(self) -> list[OrderCursor]:
         """Where consumers and browsers stand; where consumers would begin, if there are none."""
@@ -201,13 +295,47 @@ class Dispatcher:
             now_ms = 0
         if only_browsers or proof is LeadProof.MISSING:
             ready = [consumer for consumer in ready if consumer.browsing]
+        if self.has_single_taker:
+            active = self.active
+            ready = [consumer for consumer in ready if consumer.browsing or consumer is active]
         self._takes_committed = proof is LeadProof.PROVEN
         if len(ready) == 1:
             given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, budget)}
         else:
-            given = self._serve_in_turn(ready, limit, now_ms, expired, budget)
+            serve = self._serve_by_rank if self._standings else self._serve_in_turn
+            given = serve(ready, limit, now_ms, expired, budget)
             self._turn += sum(map(len, given.values()))
+        if self.groups is not None:
+            self._note_stopped(self.groups)
         return [(consumer, entries) for consumer, entries in given.items() if entries], expired
+
+    def _serve_by_rank(
+        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], budget: Budget
+    ) -> dict[Consumer, list[Entry]]:
+        """In turn, those of the highest priority first; others when these have credit for nothing that is there."""
+        given: dict[Consumer, list[Entry]] = {}
+        by_rank: dict[int, list[Consumer]] = {}
+        for consumer in ready:
+            rank = HIGHEST if consumer.browsing else self._standings.get(consumer, NO_STANDING).priority
+            by_rank.setdefault(rank, []).append(consumer)
+        for _, peers in sorted(by_rank.items(), reverse=True):
+            served = self._serve_in_turn(peers, limit, now_ms, expired, budget)
+            given |= served
+            may_want_more = [taker for taker, found in served.items() if len(found) == limit and not taker.browsing]
+            if self.interrupted or may_want_more:
+                self.interrupted = True
+                break
+        return given
+
+    def _note_stopped(self, groups: MessageGroups) -> None:
+        """Why consumers have stopped that would find more."""
+        if groups.is_interrupted:
+            groups.is_interrupted, self.interrupted = False, True
+        if groups.is_full:
+            groups.is_full = False
+            self.interrupted |= groups.has_room
+            self.awaits_answers |= not groups.has_room
+        self.awaits_answers |= bool(groups.blocked)
 
     def _serve_in_turn(
         self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], budget: Budget
@@ -216,6 +344,8 @@ class Dispatcher:
         if ready:
             first = self._turn % len(ready)
             ready = ready[first:] + ready[:first]
+            if self.groups is not None:
+                ready.sort(key=self.groups.count_of)  # a new group stays with whom it comes to
         for _ in range(limit):
             still_ready = []
             for consumer in ready:
@@ -247,6 +377,7 @@ class Dispatcher:
         if gate is not None:
             last = min(last, gate.settled)
         wanted = min(limit, consumer.credit)
+        groups, declined = None if browsing else self.groups, self._declined.get(consumer)
         is_held_up = not browsing and self._limits.is_bounded and self._limits.is_held_up
         if is_held_up:
             self.awaits_answers = True
@@ -269,7 +400,7 @@ class Dispatcher:
                 if body is None or type(body) is BodyRef:
                     self.awaits_bodies = True
                     break
-                is_accepted = accepts is None or accepts(body)
+                is_accepted = (accepts is None or accepts(body)) and (declined is None or entry not in declined)
                 if is_accepted and not is_covered:
                     self.awaits_mark = entry.id
                     break
@@ -277,6 +408,8 @@ class Dispatcher:
                 if is_accepted:
                     if not browsing:
                         entry.holder = consumer
+                        if groups is not None:
+                            groups.given(entry, consumer)
                     entries.append(entry)
                     window -= len(body)
                     if accepts is None or not budget.is_spent:

@@ -19,7 +19,17 @@ from qpid_ha_broker.model.work import Task, emptied
 _entry_id = attrgetter("id")
 
 
-class OrderCursor(Protocol):
+class SeesReturned(Protocol):
+    """Who has to see again what comes back."""
+
+    def rewind(self, entry: Entry) -> None:
+        """See to it that `entry` is not behind."""
+
+    def restart(self) -> None:
+        """Go back to the start."""
+
+
+class OrderCursor(SeesReturned, Protocol):
     """Where a consumer or a browser stands in an order."""
 
     def peek(self) -> Entry | None:
@@ -27,12 +37,6 @@ class OrderCursor(Protocol):
 
     def skip(self) -> None:
         """Pass the entry that `peek` gave."""
-
-    def rewind(self, entry: Entry) -> None:
-        """See to it that `entry` is not behind."""
-
-    def restart(self) -> None:
-        """Go back to the start."""
 
     def ahead(self) -> Iterator[Entry]:
         """The available entries that come next, in about that order. Nothing may change meanwhile."""
@@ -128,8 +132,9 @@ class Order(ABC):
         """Ids above `most`, of which none is here any more, come again. Restart positions after it."""
 
     @abstractmethod
-    def position(self, sharing: bool = False) -> OrderCursor:
-        """A new place at the start. `sharing`: for consumers, who take turns between priorities."""
+    def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
+        """A new place at the start. `sharing`: for consumers, who take turns between priorities. `of_all`: sees what
+        somebody holds, too."""
 
     @abstractmethod
     def position_after(self, message_id: int) -> OrderCursor:
@@ -169,7 +174,7 @@ def make_order(arguments: QueueArguments) -> Order:
     if arguments.last_value_queue_key:
         return LastValue()
     if arguments.priorities > 1:
-        return ByPriority(arguments.priorities, arguments.fairshare)
+        return ByPriority(arguments.shares)
     return Fifo()
 
 
@@ -180,8 +185,8 @@ class Fifo(MessageSequence, Order):
 
     takes_cold = True
 
-    def position(self, sharing: bool = False) -> OrderCursor:
-        return Cursor(self)
+    def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
+        return HistoryCursor(self, 0) if of_all else Cursor(self)
 
     def position_after(self, message_id: int) -> OrderCursor:
         return HistoryCursor(self, message_id)
@@ -249,13 +254,14 @@ class LastValue(Fifo):
 
 
 class ByPriority(Order):
-    """Higher priorities first; with a share, lower ones get their turn after that many messages in a row."""
+    """Higher priorities first; one with a share rests after that many messages in a row, while lower ones wait."""
 
-    __slots__ = ("_levels", "_share")
+    __slots__ = ("_levels", "_shares")
 
-    def __init__(self, levels: int, share: int) -> None:
-        self._levels = [MessageSequence() for _ in range(levels)]
-        self._share = share
+    def __init__(self, shares: Sequence[int]) -> None:
+        """`shares`: of each level, the lowest first; 0: it has none, and goes on while it has messages."""
+        self._levels = [MessageSequence() for _ in shares]
+        self._shares = shares
 
     def __len__(self) -> int:
         return sum(map(len, self._levels))
@@ -326,8 +332,9 @@ class ByPriority(Order):
         for level in self._levels:
             level.go_back(most)
 
-    def position(self, sharing: bool = False) -> OrderCursor:
-        return PriorityPosition(self, self._levels, self._share if sharing else 0)
+    def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
+        cursors = [HistoryCursor(level, 0) if of_all else Cursor(level) for level in self._levels]
+        return PriorityPosition(self, cursors, self._shares if sharing else ())
 
     def position_after(self, message_id: int) -> OrderCursor:
         return ArrivalPosition(self, self._levels, message_id)
@@ -339,7 +346,7 @@ class ByPriority(Order):
         return max(level.newest_id(most) for level in self._levels)
 
     def displacing_position(self) -> OrderCursor:
-        return PriorityPosition(self, self._levels, share=0, lowest_first=True)
+        return PriorityPosition(self, [Cursor(level) for level in self._levels], (), lowest_first=True)
 
 
 class _LevelsPosition(OrderCursor):
@@ -365,28 +372,28 @@ class _LevelsPosition(OrderCursor):
 class PriorityPosition(_LevelsPosition):
     """A cursor in each level, highest first unless told otherwise.
 
-    With `share`, a level that gave that many in a row waits for a round.
+    With `shares`, a level that gave as many as its own in a row waits for a round.
     """
 
-    __slots__ = ("_given", "_level", "_scan", "_share")
+    __slots__ = ("_given", "_level", "_scan", "_shares")
 
     def __init__(
-        self, order: ByPriority, levels: list[MessageSequence], share: int, lowest_first: bool = False
+        self, order: ByPriority, cursors: Sequence[Cursor], shares: Sequence[int], lowest_first: bool = False
     ) -> None:
-        super().__init__(order, [Cursor(level) for level in levels])
-        self._share = share
-        self._given = [0] * len(levels)
+        super().__init__(order, cursors)
+        self._shares = shares if any(shares) else ()
+        self._given = [0] * len(cursors)
         self._level = 0
-        ascending = range(len(levels))
+        ascending = range(len(cursors))
         self._scan = ascending if lowest_first else ascending[::-1]
 
     def peek(self) -> Entry | None:
-        resting = False
+        shares, resting = self._shares, False
         for level in self._scan:
             entry = self._cursors[level].peek()
             if entry is None:
                 continue
-            if self._share and self._given[level] >= self._share:
+            if shares and 0 < shares[level] <= self._given[level]:
                 resting = True
                 continue
             self._level = level
@@ -401,15 +408,15 @@ class PriorityPosition(_LevelsPosition):
         self._given[self._level] += 1
 
     def ahead(self) -> Iterator[Entry]:
-        """With a share, as many of each level in turn; else level after level."""
-        rest = [self._cursors[level].ahead() for level in self._scan]
+        """As many of each level in turn as its share is, all of one without."""
+        rest = [(self._cursors[level].ahead(), self._shares[level] if self._shares else 0) for level in self._scan]
         while rest:
             still = []
-            for entries in rest:
-                piece = list(islice(entries, self._share)) if self._share else entries
+            for entries, share in rest:
+                piece = list(islice(entries, share)) if share else entries
                 yield from piece
-                if self._share and piece:
-                    still.append(entries)
+                if share and piece:
+                    still.append((entries, share))
             rest = still
 
 

@@ -11,14 +11,14 @@ from typing import Final, Protocol
 
 from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.logs.log import Log
-from qpid_ha_broker.model.queues.dispatcher import Consumer, Dispatcher, SessionOwner
+from qpid_ha_broker.model.queues.dispatcher import NO_STANDING, Consumer, ConsumerStanding, Dispatcher
 from qpid_ha_broker.model.queues.handout_marks import QueueMark
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.limits import QueueLimits
 from qpid_ha_broker.model.queues.orders import make_order
 from qpid_ha_broker.model.queues.queue_arguments import FullPolicy, QueueArguments, Replicate
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
-from qpid_ha_broker.model.queues.sequence import Entry, Holder
+from qpid_ha_broker.model.queues.sequence import Entry, Holder, SessionOwner
 
 
 class QueueStrategy(Protocol):
@@ -38,6 +38,7 @@ class Queue:
     __slots__ = (
         "arguments",
         "deleted",
+        "detects_groups",
         "dispatcher",
         "displaces",
         "durable_headers",
@@ -104,6 +105,9 @@ class Queue:
         care = arguments.message_ttl_ms or arguments.last_value_queue_key or self.refusal
         self.needs_care = bool(self.limits.is_bounded or care)
         """There is something to decide about a message that comes: see `Resources.enqueue_plain`."""
+        self.detects_groups = arguments.detects_groups
+        """A message of a group that comes has the queue keep them together: see `Resources.note_group`."""
+        self.dispatcher.has_single_taker = arguments.single_active_consumer
         self.displaces = bool(arguments.last_value_queue_key) or arguments.policy_type is FullPolicy.RING
         """Something that comes may take the place of what is there."""
         if arguments.tombstone_of:
@@ -156,9 +160,9 @@ class Queue:
 
     # --- who uses it
 
-    def subscribe(self, consumer: Consumer) -> None:
+    def subscribe(self, consumer: Consumer, standing: ConsumerStanding = NO_STANDING) -> None:
         """Serve `consumer` from now on, as soon as it has credit. Who only looks does not use the queue."""
-        self.dispatcher.subscribe(consumer)
+        self.dispatcher.subscribe(consumer, standing)
         if not consumer.browsing:
             self.unused_since_ms = None
 
@@ -197,7 +201,7 @@ class Queue:
 class SessionLink(Holder):
     """What one consumer of a session holds of one queue: `ids`, in the order in which they went out; one at least."""
 
-    __slots__ = ("ids", "link", "name", "queue", "session")
+    __slots__ = ("ids", "link", "name", "queue", "session", "session_owner")
 
     def __init__(self, session: int, name: str, link: str, queue: Queue) -> None:
         self.session = session
@@ -207,6 +211,7 @@ class SessionLink(Holder):
         self.link = link
         self.queue = queue
         self.ids: dict[int, None] = {}
+        self.session_owner = self.owner
 
     @property
     def owner(self) -> SessionOwner:

@@ -14,6 +14,9 @@ from qpid_ha_broker.model.errors import InvalidArgument
 PREFIX = "qpid."
 SUBSCRIPTION = f"{PREFIX}subscription"
 """Whose durable subscription a queue is: see `amqp.nodes.subscriptions`. Only the broker itself sets it."""
+GROUPED = "$grouped"
+"""The broker's own argument: a message of a group has come to the queue. It has no prefix, so that a release before
+takes it for the application's."""
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 
@@ -67,6 +70,10 @@ class QueueArguments:
     auto_delete: bool = False
     auto_delete_delay_s: float = 0.0
     durable: bool = False
+    message_groups: bool | None = None
+    """Whether groups of messages are kept together; None: as soon as a message of one has come."""
+    single_active_consumer: bool = False
+    """Only the first of the consumers is given messages."""
     subscription: str = ""
     replicate: Replicate | None = None
     store_error: StoreErrorPolicy | None = None
@@ -81,8 +88,6 @@ class QueueArguments:
     """The URL of a node of another broker, from which the queue is filled; empty: from none."""
     created_by: str = ""
     """For whom it was made; empty: nobody in particular."""
-    tombstone_of: int = 0
-    """The id of the entry of the directory for which this was the queue, which is deleted; 0: it is not."""
     given: Mapping[str, Scalar] = field(default_factory=dict)
 
     @classmethod
@@ -95,9 +100,10 @@ class QueueArguments:
         for name, value in arguments.items():
             if name.startswith(PREFIX):
                 short = name.removeprefix(PREFIX)
-                values[_FIELDS.get(short, short)] = _converted(short, value)
-        entry = arguments.get(TOMBSTONE_OF, 0)
-        parsed = cls(**values, tombstone_of=entry if isinstance(entry, int) else 0, given=dict(arguments))
+                converted = _converted(short, value)
+                if short not in _LEVEL_SHARES:  # which `shares` has
+                    values[_FIELDS.get(short, short)] = converted
+        parsed = cls(**values, given=dict(arguments))
         parsed._check_relations()
         return parsed
 
@@ -105,6 +111,33 @@ class QueueArguments:
     def transient(self) -> bool:
         """The queue is gone when its only user is: there is nothing to fail over."""
         return self.exclusive and self.auto_delete and not self.auto_delete_delay_s
+
+    @property
+    def tombstone_of(self) -> int:
+        """The id of the entry of the directory for which this was the queue, which is deleted; 0: it is not."""
+        entry = self.given.get(TOMBSTONE_OF, 0)
+        return entry if isinstance(entry, int) else 0
+
+    @property
+    def grouped(self) -> bool:
+        """A message of a group has come."""
+        return self.given.get(GROUPED) is True
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether messages of a group go to one consumer at a time."""
+        return self.grouped if self.message_groups is None else self.message_groups
+
+    @property
+    def detects_groups(self) -> bool:
+        """Whether a message of a group that comes has groups kept together from then on."""
+        return self.message_groups is None and not (self.grouped or any(self.shares))
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Of each level of priority, the lowest first: what it may give in a row while lower ones wait; 0: anything."""
+        given = [self.given.get(f"{PREFIX}fairshare-{level}", self.fairshare) for level in range(self.priorities)]
+        return tuple(map(_count, given))
 
     @property
     def bridge(self) -> tuple[str, str] | None:
@@ -118,17 +151,26 @@ class QueueArguments:
         same."""
         if self == other:
             return True
-        own, others = ({n: v for n, v in queue.given.items() if not n.startswith(PREFIX)} for queue in (self, other))
+        own, others = (
+            {name: value for name, value in queue.given.items() if not (name.startswith(PREFIX) or name == GROUPED)}
+            for queue in (self, other)
+        )
         return own == others and replace(self, given={}, created_by="") == replace(other, given={}, created_by="")
 
     def _check_relations(self) -> None:
         if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):
             name = self.policy_type.value
             raise InvalidArgument(f"the policy {name} needs a size: give qpid.max_count or qpid.max_size too")
-        if self.fairshare and self.priorities < 2:
+        if any(self.shares) and self.priorities < 2:
             raise InvalidArgument("qpid.fairshare shares between priorities: give qpid.priorities of 2 or more")
         if self.last_value_queue_key and self.priorities > 1:
             raise InvalidArgument("a last-value queue has one order: leave out qpid.priorities or the key")
+        names = [f"{PREFIX}{name}" for at, name in enumerate(_LEVEL_SHARES) if at >= self.priorities]
+        if unknown := [name for name in names if name in self.given]:
+            text = f"qpid.priorities is {self.priorities}, and levels count from 0"
+            raise InvalidArgument(f"{unknown[0]} is the share of a level that is not there: {text}")
+        if self.message_groups and any(self.shares):
+            raise InvalidArgument("qpid.fairshare would part the messages of a group: leave it out, or message_groups")
         if self.auto_delete_delay_s and not self.auto_delete:
             raise InvalidArgument("qpid.auto_delete_delay_s delays qpid.auto_delete: set that to true, or leave it out")
         if self.cluster_proxy and (self.exclusive or self.auto_delete or self.resource_set or self.cluster_primary):
@@ -142,6 +184,10 @@ class QueueArguments:
 def check_in_group(arguments: QueueArguments) -> None:
     """Whether a queue of a group can have these. Raises InvalidArgument for what needs one broker that does it for
     all."""
+    for name in ("message_groups", "single_active_consumer"):
+        if getattr(arguments, name):
+            text = "declare the queue in a set that has a primary, which knows all of its consumers"
+            raise InvalidArgument(f"{PREFIX}{name} is not for queues of a group: leave it out, or {text}")
     if arguments.bridge is None:
         return
     why = "each member would have a link of its own to that node"
@@ -153,7 +199,7 @@ def check_settable(arguments: Iterable[str]) -> None:
     """Raises InvalidArgument for the name of one that clients and operators cannot set."""
     if SUBSCRIPTION in arguments:
         raise InvalidArgument(f"{SUBSCRIPTION} is for the broker to set: subscribe to an exchange, or leave it out")
-    for name in (CREATED_BY, TOMBSTONE_OF):
+    for name in (CREATED_BY, TOMBSTONE_OF, GROUPED):
         if name in arguments:
             raise InvalidArgument(f"{name} is for the broker to set: leave it out")
 
@@ -230,6 +276,9 @@ def _flag(value: Scalar) -> bool:
     raise ValueError("true or false")
 
 
+_LEVEL_SHARES = tuple([f"fairshare-{level}" for level in range(MAX_PRIORITIES)])
+
+
 def _text(value: Scalar) -> str:
     if not isinstance(value, str):
         raise ValueError("a text")
@@ -276,6 +325,7 @@ _CONVERTERS = {
     "message_ttl_ms": _count,
     "priorities": _priorities,
     "fairshare": _count,
+    **dict.fromkeys(_LEVEL_SHARES, _count),
     "last_value_queue_key": _text,
     "alternate_exchange": _text,
     "delivery_limit": _count,
@@ -283,6 +333,8 @@ _CONVERTERS = {
     "auto_delete": _flag,
     "auto_delete_delay_s": _seconds,
     "durable": _flag,
+    "message_groups": _flag,
+    "single_active_consumer": _flag,
     "subscription": _text,
     "replicate": parse_level,
     "store_error": _store_error,

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import cast
+from typing import Protocol, cast
 
 from qpid_ha_broker.model.queues.cold_share import ColdShare
 from qpid_ha_broker.model.queues.expiries import Expiries
 from qpid_ha_broker.model.queues.headers import MessageHeader
-from qpid_ha_broker.model.queues.orders import Order, OrderCursor
+from qpid_ha_broker.model.queues.orders import Order, OrderCursor, SeesReturned
 from qpid_ha_broker.model.queues.paged import Body, BodyRef
 from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, Entry, Holder
 from qpid_ha_broker.model.work import Task
 
 _holder, _expiry = attrgetter("holder"), attrgetter("header.expires_at_ms")
+
+
+class MessageWatch(SeesReturned, Protocol):
+    """Sees again what comes back, as a cursor does, and hears what somebody takes and what has left."""
+
+    def held(self, entry: Entry) -> None:
+        """`entry` has another holder now."""
+
+    def gone(self, entry: Entry) -> None:
+        """`entry` leaves the queue."""
 
 
 class QueuedMessages:
@@ -32,7 +42,9 @@ class QueuedMessages:
         "dequeued_total",
         "enqueued_total",
         "expiries",
+        "groups",
         "id_ahead",
+        "level_of",
         "paged",
         "size",
         "superseded",
@@ -44,10 +56,14 @@ class QueuedMessages:
         self._order = order
         self.id_ahead = order.id_ahead
         """By id and count: an id above that one with about so many messages in between; 0: there are fewer."""
+        self.level_of = order.level_of
+        """Of an AMQP priority: a message of a higher level is given out first, and dropped last."""
         self.superseded = order.superseded
         """What is here though something newer took its place: held by somebody, or about to leave."""
-        self._cursors: list[OrderCursor] = []
+        self._cursors: list[SeesReturned] = []
         """Those that must see again what comes back."""
+        self.groups: MessageWatch | None = None
+        """Who hears what becomes of messages; None: nobody keeps groups together here."""
         self.expiries = Expiries()
         self.count = self.acquired = 0
         self.size = 0
@@ -89,10 +105,6 @@ class QueuedMessages:
         """The message whose place a new one with that last-value key would take."""
         return self._order.latest(key)
 
-    def level_of(self, priority: int) -> int:
-        """The level of a message with that AMQP priority: a higher one is given out first, and dropped last."""
-        return self._order.level_of(priority)
-
     def is_superseded(self, entry: Entry) -> bool:
         """Whether a newer value came while `entry` was away."""
         return self._order.is_superseded(entry)
@@ -115,6 +127,17 @@ class QueuedMessages:
         cursor = self._order.displacing_position() if displacing else self._order.position(sharing=True)
         self._cursors.append(cursor)
         return cursor
+
+    def watch(self, groups: MessageWatch | None) -> OrderCursor:
+        """Have `groups` hear what becomes of messages, in place of who did before; None: nobody.
+
+        Returns a place at the start that sees what somebody holds, too: what is given back there lies behind it.
+        """
+        self._cursors = [other for other in self._cursors if other is not self.groups]
+        self.groups = groups
+        if groups is not None:
+            self._cursors.append(groups)
+        return self._order.position(of_all=True)
 
     def close_cursor(self, cursor: OrderCursor) -> None:
         """Nobody asks it any more."""
@@ -170,6 +193,8 @@ class QueuedMessages:
 
     def remove(self, entry: Entry) -> None:
         """Let a message go for good."""
+        if self.groups is not None:
+            self.groups.gone(entry)
         self.count -= 1
         body = entry.body
         if type(body) is BodyRef:
@@ -217,6 +242,8 @@ class QueuedMessages:
         if entry.holder is None:
             self.acquired += 1
         entry.holder = holder
+        if self.groups is not None:
+            self.groups.held(entry)
 
     def give_back(self, entry: Entry, failed: bool) -> None:
         """Make the entry available again, in its old place; `failed` counts one failed delivery."""

@@ -42,7 +42,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.errors import fresh
@@ -69,10 +69,22 @@ _history = attrgetter("holder", "delivery_count", "acquired_before")
 _NO_HISTORY: Final = (None, 0, False)
 
 
+class SessionOwner(NamedTuple):
+    """A link of a client's session."""
+
+    id: int
+    name: str
+    """The session's UUID."""
+    link: str
+
+
 class Holder:
     """Whoever has a message: a consumer, a transaction that accepted it, or one of the marks below."""
 
     __slots__ = ()
+
+    session_owner: SessionOwner | None = None
+    """For whom the log holds what it has; None: it goes back when the holder does."""
 
 
 GONE = Holder()

@@ -103,6 +103,7 @@ class Catalog:
             self.bridged[queue] = None
         else:
             self.bridged.pop(queue, None)
+        queue.dispatcher.keep_groups(self.reader.group if queue.arguments.keeps_groups else None)
 
     def add_exchange(self, exchange: Exchange) -> None:
         """Its name is free."""

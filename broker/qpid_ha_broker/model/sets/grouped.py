@@ -15,10 +15,9 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import InUse, ModelError, NotPrimary
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry
+from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry, SessionOwner
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.exclusive_use import GroupedUse
 from qpid_ha_broker.model.sets.strategies import ByHand, HotStandby, LocalCopy

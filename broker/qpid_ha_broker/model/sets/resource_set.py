@@ -18,11 +18,10 @@ from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.logs.local_log import LocalLog, LocalPart
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken, Log
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.next_mark import next_mark
 from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.sets.following import take_over_queues

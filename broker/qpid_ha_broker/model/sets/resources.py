@@ -16,7 +16,7 @@ from qpid_ha_broker.model.errors import ModelError, QueueFull
 from qpid_ha_broker.model.exchanges.exchange import NOBODY, Exchange, Origin
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, AllOf, CommitToken
 from qpid_ha_broker.model.message_reader import Death, DeathReason, MessageReader
-from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout, Returning
+from qpid_ha_broker.model.queues.dispatcher import NO_STANDING, Consumer, ConsumerStanding, Handout, Returning
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry, Holder, load_bodies
@@ -26,6 +26,7 @@ from qpid_ha_broker.model.sets.following import check_owner, safe_name
 from qpid_ha_broker.model.sets.purge import Purges, Shrinking
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.strategies import HotStandby, check_unlocked
+from qpid_ha_broker.model.sets.takers import check_alone, note_groups
 from qpid_ha_broker.model.sets.timers import QueueTimers
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
 from qpid_ha_broker.model.transactions.producers import Deduplication
@@ -116,6 +117,8 @@ class Resources:
         body, durable, priority, expires_at_ms, producer, _ = message
         if queue.needs_care or expires_at_ms or self.replication.is_restricted or producer:
             return 0
+        if queue.detects_groups and self._reader.has_group(body):
+            note_groups(self.sets, queue)
         return self.sets.holding(queue).enqueue_plain(queue, body, durable, priority)
 
     def publish_to_exchange(
@@ -163,6 +166,8 @@ class Resources:
 
     def carry_out(self, plan: EnqueuePlan, departures: list[Departure]) -> CommitToken:
         """Write the plan, one unit in each set, and let it count. Returns what to wait for."""
+        for queue in plan.grouped:
+            note_groups(self.sets, queue)
         sets, first = self.sets.all, plan.units[self.replicated.log]
         token: CommitToken | None = None
         # What a message moves to comes first: were only one of the units kept, it would be there twice, and not lost.
@@ -198,8 +203,15 @@ class Resources:
 
     # --- messages out
 
-    def subscribe(self, queue: Queue, consumer: Consumer, owner: object, owner_name: str = "") -> None:
-        """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`.
+    def subscribe(
+        self,
+        queue: Queue,
+        consumer: Consumer,
+        owner: object,
+        owner_name: str = "",
+        standing: ConsumerStanding = NO_STANDING,
+    ) -> None:
+        """Serve `consumer`. Raises InUse when the queue is exclusive to somebody other than `owner`, or to a consumer.
 
         In a group that is known later, and nothing is given to it meanwhile: see `ExclusiveUse.awaited`.
         `owner_name` is what `owner` is known by when it comes back after a failover: see `following.owner_name`.
@@ -208,11 +220,13 @@ class Resources:
             self.replication.check_writable()
             check_unlocked(queue)
         name = written = self.replication.exclusive_use.user(queue)
+        if not consumer.browsing:
+            check_alone(queue, standing)
         if queue.arguments.exclusive and not consumer.browsing:
             name = safe_name(owner_name)
             check_owner(queue, owner, name, self.catalog.now_ms)
             queue.exclusive_owner = owner
-        queue.subscribe(consumer)
+        queue.subscribe(consumer, standing)
         self.catalog.note_use(queue)
         if not self.sets.may_write(queue):
             return
@@ -225,6 +239,8 @@ class Resources:
         `keep_until_ms`: until then the consumer may come back, and what it alone has and uses is kept for it.
         """
         queue.unsubscribe(consumer, now_ms)
+        if queue.dispatcher.consumers:
+            self.catalog.awake[queue] = None  # what was for that one may be for others now
         self.catalog.note_use(queue)
         if not self.sets.may_write(queue):
             return
@@ -554,6 +570,8 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
         deduplication.dropped_total += len(messages) - len(new)
         if not new:
             return resources.written
+    if queue.detects_groups and any(map(resources.catalog.reader.has_group, [message.payload for message in new])):
+        note_groups(resources.sets, queue)
     is_plain = not (queue.needs_care or resources.replication.is_restricted) and queue.log is resources.replicated.log
     is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
     if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import compress
 from operator import not_
 
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.queue import Queue, SessionLink
-from qpid_ha_broker.model.queues.sequence import Entry, load_bodies
+from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner, load_bodies
 from qpid_ha_broker.model.sets.resources import Resources
 
 

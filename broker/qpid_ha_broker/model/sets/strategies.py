@@ -27,10 +27,9 @@ from typing import Protocol
 from qpid_ha_broker.events.types import Event
 from qpid_ha_broker.model.errors import ModelError, NotPrimary, QueueLocked
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
-from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.replication import has_replicated_messages
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.exclusive_use import ExclusiveUse

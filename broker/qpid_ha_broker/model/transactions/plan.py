@@ -61,6 +61,8 @@ class EnqueuePlan:
         """Rings that do not keep their limits all the same: see `QueueLimits`."""
         self.overrun: dict[Queue, QueueFull] = {}
         """Queues that are to be deleted because they cannot hold what comes, and what to say of it."""
+        self.grouped: dict[Queue, None] = {}
+        """Queues that have to keep groups together with what comes."""
         self.outranked = 0
         """How often a ring kept what it had, all of a higher priority than what would have come."""
         self._reader = reader
@@ -81,7 +83,12 @@ class EnqueuePlan:
                 key = self._key(queue, message.payload)
                 if not self._make_room(queue, message, key, routed):
                     continue
-                joined.setdefault((_expiry(queue, message, now_ms), key, queue.log), []).append(queue.id)
+                if queue.detects_groups and self._reader.has_group(message.payload):
+                    self.grouped[queue] = None
+                expires_at_ms = _expiry(queue, message, now_ms)
+                if key and not message.expires_at_ms and self._reader.is_tombstone(message.payload):
+                    expires_at_ms = now_ms  # it takes the place of what the key has, and goes
+                joined.setdefault((expires_at_ms, key, queue.log), []).append(queue.id)
         except Exception:
             # Whatever it was, what rings had set aside for it must not stay aside.
             self.abandon()
@@ -171,6 +178,7 @@ class EnqueuePlan:
         self.displaced.clear()
         self.over_limits.clear()
         self.overrun.clear()
+        self.grouped.clear()
         self.outranked = 0
         self._coming.clear()
         self._values.clear()

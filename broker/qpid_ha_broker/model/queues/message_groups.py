@@ -1,0 +1,632 @@
+"""Messages of a group go to one consumer at a time, in their order (AMQP 1.0 section 3.2.4: `group-id`).
+
+A group is what one consumer has: its *owner*. `held` counts the messages of it that somebody has and has not answered.
+
+| owner | held | the group is | who gets its next message |
+| --- | --- | --- | --- |
+| a consumer | any | owned | that consumer alone, as it has credit |
+| nobody | 0 | free | the first consumer that comes to it, which is its owner from then on |
+| nobody | some | blocked | nobody, until all of those are answered |
+
+| what happens | the group |
+| --- | --- |
+| a message of a free group is handed out | is owned |
+| one that ends the group is handed out (`group-sequence` -1) | has no owner: blocked, then free |
+| its owner leaves, or says that a message cannot be delivered to it | the same |
+| somebody has one of it who is not its owner: a client of another broker since before, or a session | the same |
+| a session's link comes back, and the session holds all that is held of it | that link owns it |
+| a consumer joins | stays where it is: a new group goes to who has credit, and the fewest groups |
+| IDLE_MOST others were used since something of it was there | is forgotten, and free |
+
+All consumers share one *intake*, a cursor that sees each message once, and reads the group of it there. What is not for
+who asks is put aside in its group, up to ASIDE_MOST for all, so nobody walks over messages of others again: a message
+costs one reading and the logarithm of what is put aside. What comes back is put aside at its place. A consumer that
+takes only some messages has a cursor of its own, as in other queues, and reads all. What it does not take of a group
+that it owns waits for it to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush, nsmallest
+from typing import ClassVar, Final, NamedTuple
+
+from qpid_ha_broker.model.message_reader import GroupProperty
+from qpid_ha_broker.model.queues.headers import MessageHeader
+from qpid_ha_broker.model.queues.orders import OrderCursor
+from qpid_ha_broker.model.queues.paged import BodyRef
+from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
+from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, Entry, Holder
+
+GroupReader = Callable[[bytes], GroupProperty | None]
+"""The group of a message, by its body; None: it has none."""
+ASIDE_MOST: Final = 100_000
+"""Messages that are put aside, of all groups of a queue: beyond that nobody looks further until some have gone."""
+IDLE_MOST: Final = 100_000
+"""Groups of a queue that are remembered though nothing of them is there."""
+LOOKED_LENGTH: Final = 1000
+"""Messages of others that one consumer passes at a time, however quick that is."""
+AHEAD_LENGTH: Final = 1000
+"""Of what is put aside, as much as is named as what comes next."""
+
+
+class _Group:
+    __slots__ = ("held", "id", "owner", "waiting")
+
+    def __init__(self, group_id: bytes) -> None:
+        self.id = group_id
+        self.owner: _GroupPosition | None = None
+        self.held = 0
+        self.waiting: list[int] = []
+        """A heap: the ranks of what is put aside of it."""
+
+
+class _Looked(NamedTuple):
+    """A message, and what is known of its group. `group` None: it is of none."""
+
+    entry: Entry
+    group: _Group | None
+    is_last: bool
+
+
+class _PutAside:
+    """Messages behind the intake that nobody has taken, by rank: the order of all messages."""
+
+    __slots__ = ("_free", "_is_leveled", "_messages", "by_rank")
+
+    def __init__(self, messages: QueuedMessages, *, by_priority: bool) -> None:
+        self._messages = messages
+        self._is_leveled = by_priority
+        self.by_rank: dict[int, _Looked] = {}
+        self._free: list[int] = []
+        """A heap of ranks: the first of each free group, and what is of no group. Also of what is free no more."""
+
+    def rank(self, entry: Entry) -> int:
+        """Where it comes."""
+        if not self._is_leveled:
+            return entry.id
+        return entry.id - (self._messages.level_of(entry.header.priority) << 64)
+
+    def put(self, rank: int, looked_at: _Looked) -> None:
+        """Whoever may have it finds it."""
+        self.by_rank[rank] = looked_at
+        group = looked_at.group
+        if group is None:
+            heappush(self._free, rank)
+            return
+        heappush(group.waiting, rank)
+        if group.waiting[0] == rank:
+            self.offer(group)
+
+    def offer_again(self, rank: int) -> None:
+        """It is here, and was somebody's meanwhile."""
+        group = self.by_rank[rank].group
+        if group is None:
+            heappush(self._free, rank)
+        else:
+            self.offer(group)
+
+    def forget(self, rank: int) -> _Group | None:
+        """It was taken, or has gone. Returns its group."""
+        group = self.by_rank.pop(rank).group
+        if group is not None and group.waiting[0] == rank:
+            heappop(group.waiting)
+            self.offer(group)
+        return group
+
+    def offer(self, group: _Group) -> None:
+        """Let its owner, or everybody if it is free, find the first of it."""
+        waiting = group.waiting
+        while waiting and waiting[0] not in self.by_rank:
+            heappop(waiting)
+        if waiting:
+            if group.owner is not None:
+                group.owner.offer(waiting[0])
+            elif not group.held:
+                heappush(self._free, waiting[0])
+
+    def first_for(self, position: _GroupPosition) -> int | None:
+        """The rank of the first that may go there; None: nothing."""
+        ready, free = self._first_of(position.ready, position), self._first_of(self._free, None)
+        if ready is None or free is None:
+            return free if ready is None else ready
+        return min(ready, free)
+
+    def _first_of(self, heap: list[int], owner: _GroupPosition | None) -> int | None:
+        """The first of `heap` that counts still; what comes before it is dropped."""
+        while heap:
+            rank = heap[0]
+            looked_at = self.by_rank.get(rank)
+            if looked_at is not None and looked_at.entry.holder is None and looked_at.entry.block is not None:
+                group = looked_at.group
+                if group is None or (group.owner is owner and group.waiting[0] == rank and (owner or not group.held)):
+                    return rank
+            heappop(heap)
+        return None
+
+    def ahead(self, position: _GroupPosition) -> Iterator[Entry]:
+        """The first of what may go there."""
+        for rank in nsmallest(AHEAD_LENGTH, [*position.ready, *self._free]):
+            looked_at = self.by_rank.get(rank)
+            if looked_at is not None and looked_at.entry.holder is None:
+                yield looked_at.entry
+
+    def clear(self) -> None:
+        """All is looked at again."""
+        self.by_rank.clear()
+        self._free.clear()
+
+
+class MessageGroups:
+    """The promise: a message goes to nobody while somebody else has an earlier one of its group, and nobody waits for a
+    message that nobody holds while it has credit for it.
+
+    The second half as far as ASIDE_MOST, and selectors, leave it so.
+    """
+
+    __slots__ = (
+        "_aside",
+        "_by_id",
+        "_choosy",
+        "_idle",
+        "_intake",
+        "_is_leveled",
+        "_messages",
+        "_out",
+        "_positions",
+        "_read",
+        "blocked",
+        "is_full",
+        "is_interrupted",
+    )
+
+    def __init__(self, messages: QueuedMessages, read: GroupReader, *, by_priority: bool) -> None:
+        self._messages = messages
+        self._read = read
+        self._is_leveled = by_priority
+        self._by_id: dict[bytes, _Group] = {}
+        """Those that somebody owns, or of which something is here."""
+        self._positions: dict[Holder, _GroupPosition] = {}
+        """Of all consumers."""
+        self._choosy: list[_ChoosyPosition] = []
+        """Those of them that take only some messages."""
+        self._aside = _PutAside(messages, by_priority=by_priority)
+        self._out: dict[Entry, _Looked] = {}
+        """What somebody has of the groups."""
+        self._idle: dict[_Group, None] = {}
+        """Owned, and nothing of it is there, as far as the intake is; the longest first."""
+        self.blocked = 0
+        """Groups that nobody owns, and of which somebody has something."""
+        self.is_interrupted = False
+        """Somebody stopped looking after LOOKED_LENGTH messages of others: the caller takes that back."""
+        self.is_full = False
+        """Somebody stopped looking because ASIDE_MOST messages are put aside: the caller takes that back."""
+        self._intake = messages.watch(self)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether somebody may look further."""
+        return len(self._aside.by_rank) < ASIDE_MOST
+
+    # --- consumers
+
+    def count_of(self, taker: Holder) -> int:
+        """How many groups it owns; 0 for who only looks."""
+        position = self._positions.get(taker)
+        return 0 if position is None else len(position.groups)
+
+    def join(self, taker: Holder, *, choosy: bool) -> OrderCursor:
+        """Where `taker` stands from now on. Groups of which its session alone holds something are its own.
+
+        `choosy`: it does not take all that comes.
+        """
+        position = self._open(taker, choosy=choosy)
+        held: dict[_Group, int] = {}
+        for entry, (_, group, _) in self._out.items():
+            if group is not None and entry.holder is not None and _is_owned(entry.holder, taker):
+                held[group] = held.get(group, 0) + 1
+        for group, count in held.items():
+            if group.owner is None and group.held == count:
+                self._own(group, position)
+        return position
+
+    def _open(self, taker: Holder, *, choosy: bool) -> _GroupPosition:
+        position = _GroupPosition(self)
+        if choosy:
+            position = choosing = _ChoosyPosition(self, self._messages)
+            self._choosy.append(choosing)
+        self._positions[taker] = position
+        return position
+
+    def leave(self, taker: Holder) -> bool:
+        """Its groups are for others, each as soon as nobody has anything of it. Returns whether somebody is left."""
+        position = self._positions.pop(taker)
+        self._close(position)
+        for group in list(position.groups):
+            self._disown(group)
+        return bool(self._positions)
+
+    def _close(self, position: _GroupPosition) -> None:
+        position.close()
+        self._choosy = [other for other in self._choosy if other is not position]
+
+    def given(self, entry: Entry, taker: Holder) -> None:
+        """`entry`, which its position gave last, is `taker`'s."""
+        position = self._positions[taker]
+        group, is_last = position.looked_at.group, position.looked_at.is_last
+        if group is None:
+            return
+        if position.is_choosy and (rank := self._aside.rank(entry)) in self._aside.by_rank:
+            self._forget_aside(rank)
+        self._take(position.looked_at, group)
+        if group.owner is not position:
+            self._own(group, position)
+        if is_last:
+            self._disown(group)
+
+    def decline(self, entry: Entry, taker: Holder) -> OrderCursor:
+        """`entry`, which is back, cannot be delivered to `taker`: its group is for others, as long as it is there.
+
+        Returns where `taker` stands from now on, with what it owns else.
+        """
+        member = self._member(entry)
+        group = None if member is None else self._by_id.get(member.id)
+        before = self._positions[taker]
+        if group is not None and group.owner is before:
+            self._disown(group)
+        position = before
+        if not isinstance(before, _ChoosyPosition):
+            self._close(before)
+            position = self._open(taker, choosy=True)
+            position.groups = before.groups
+            for other in position.groups:
+                other.owner = position
+        if member is not None:
+            position.declined[entry] = member.id
+        return position
+
+    # --- what becomes of messages
+
+    def held(self, entry: Entry) -> None:
+        """As `MessageWatch`. Whoever hands out calls `given`: this one was taken by another way, or goes on from its
+        consumer to a transaction or a session."""
+        holder = entry.holder
+        if holder is None or holder in _LEAVING or entry in self._out:
+            return
+        if not self._intake.has_passed(entry):
+            return
+        if type(entry.body) is BodyRef:
+            self._intake.rewind(entry)
+        else:
+            self._note_held(entry, holder)
+
+    def gone(self, entry: Entry) -> None:
+        """As `MessageWatch`."""
+        self._answered(entry)
+        rank = self._aside.rank(entry)
+        if rank in self._aside.by_rank:
+            self._forget_aside(rank)
+
+    def rewind(self, entry: Entry) -> None:
+        """As `SeesReturned`: put it aside, unless it lies ahead."""
+        looked = self._answered(entry)
+        rank = self._aside.rank(entry)
+        if rank in self._aside.by_rank:
+            self._aside.offer_again(rank)
+        elif not self._intake.has_passed(entry):
+            return
+        elif looked is None and type(entry.body) is BodyRef:
+            self._intake.rewind(entry)  # which is looked at when its body is here
+        else:
+            self._put_aside(rank, self.look(entry) if looked is None else looked)
+
+    def restart(self) -> None:
+        """As `SeesReturned`: all is looked at again; who owns what, and who has what, stays."""
+        self._intake.restart()
+        self._aside.clear()
+        for group in list(self._by_id.values()):
+            group.waiting.clear()
+            self._settle(group)
+        for position in self._positions.values():
+            position.ready.clear()
+
+    # --- for positions
+
+    def next_for(self, position: _GroupPosition) -> Entry | None:
+        """The first that is put aside and may be its own, or comes next; what is for others is put aside."""
+        position.looked_at = _NOTHING
+        aside = self._aside
+        first = aside.first_for(position)
+        if first is not None and not self._is_leveled:
+            position.looked_at = aside.by_rank[first]
+            return position.looked_at.entry
+        passed = 0
+        while (entry := self._intake.peek()) is not None:
+            rank = aside.rank(entry)
+            if first is not None and first < rank:
+                break
+            if rank in aside.by_rank or entry in self._out or entry.holder in _LEAVING:
+                pass
+            elif type(entry.body) is BodyRef:
+                position.looked_at = _Looked(entry, None, False)
+                return entry  # it is waited for, or dropped if its time is over
+            elif entry.holder is not None:
+                self._note_held(entry, entry.holder)
+            else:
+                looked = self.look(entry)
+                if looked.group is None or self.may_have(position, looked.group):
+                    position.looked_at = looked
+                    return entry
+                if not self.has_room:
+                    self.is_full = True
+                    break
+                self._put_aside(rank, looked)
+            self._intake.skip()
+            passed += 1
+            if passed >= LOOKED_LENGTH:
+                self.is_interrupted = True
+                break
+        if first is None:
+            return None
+        position.looked_at = aside.by_rank[first]
+        return position.looked_at.entry
+
+    def pass_for(self, position: _GroupPosition) -> None:
+        """It is done with what it has looked at."""
+        rank = self._aside.rank(position.looked_at.entry)
+        if rank in self._aside.by_rank:
+            self._forget_aside(rank)
+        else:
+            self._intake.skip()
+
+    def may_have(self, position: _GroupPosition, group: _Group) -> bool:
+        """Whether its next message may go there."""
+        return group.owner is position or (group.owner is None and not group.held)
+
+    def look(self, entry: Entry) -> _Looked:
+        """`entry` with its group, or one that is nobody's yet."""
+        member = self._member(entry)
+        if member is None:
+            return _Looked(entry, None, False)
+        return _Looked(entry, self._by_id.get(member.id) or _Group(member.id), member.is_last)
+
+    def has_passed(self, entry: Entry) -> bool:
+        """Whether nobody has to look at it any more, as far as the intake is."""
+        return self._aside.rank(entry) not in self._aside.by_rank and self._intake.has_passed(entry)
+
+    def ahead(self, position: _GroupPosition) -> Iterator[Entry]:
+        """What is put aside and may be its own, and all that nobody has looked at."""
+        yield from self._aside.ahead(position)
+        for entry in self._intake.ahead():
+            if entry.holder is None or type(entry.body) is BodyRef:
+                yield entry
+
+    def _put_aside(self, rank: int, looked_at: _Looked) -> None:
+        if looked_at.group is not None:
+            self._by_id[looked_at.group.id] = looked_at.group
+            self._idle.pop(looked_at.group, None)
+        self._aside.put(rank, looked_at)
+
+    def _forget_aside(self, rank: int) -> None:
+        group = self._aside.forget(rank)
+        if group is not None:
+            self._settle(group)
+
+    # --- groups
+
+    def _member(self, entry: Entry) -> GroupProperty | None:
+        body = entry.body
+        return None if body is None or type(body) is BodyRef else self._read(body)
+
+    def _take(self, looked_at: _Looked, group: _Group) -> None:
+        self._by_id[group.id] = group
+        self._out[looked_at.entry] = looked_at
+        self._idle.pop(group, None)
+        group.held += 1
+        if group.held == 1 and group.owner is None:
+            self.blocked += 1
+
+    def _note_held(self, entry: Entry, holder: Holder) -> None:
+        looked_at = self.look(entry)
+        group = looked_at.group
+        if group is None:
+            return
+        self._take(looked_at, group)
+        position = self._positions.get(holder)
+        if position is None:
+            owners = (place for taker, place in self._positions.items() if _is_owned(holder, taker))
+            position = next(owners, None)
+        if position is not None and group.owner is None and group.held == 1:
+            self._own(group, position)
+        elif group.owner is not position and group.owner is not None:
+            self._disown(group)
+
+    def _answered(self, entry: Entry) -> _Looked | None:
+        """Nobody has it any more; returns what is known of its group."""
+        looked_at = self._out.pop(entry, None)
+        group = None if looked_at is None else looked_at.group
+        if group is None:
+            return None
+        group.held -= 1
+        if not group.held and group.owner is None:
+            self.blocked -= 1
+            self._became_free(group)
+        self._settle(group)
+        return looked_at
+
+    def _own(self, group: _Group, position: _GroupPosition) -> None:
+        if group.owner is None and group.held:
+            self.blocked -= 1
+        elif group.owner is not None:
+            group.owner.groups.pop(group, None)
+        group.owner = position
+        position.groups[group] = None
+        self._aside.offer(group)
+
+    def _disown(self, group: _Group) -> None:
+        if group.owner is None:
+            return
+        group.owner.groups.pop(group, None)
+        group.owner = None
+        self._idle.pop(group, None)
+        if group.held:
+            self.blocked += 1
+        else:
+            self._became_free(group)
+        self._settle(group)
+
+    def _became_free(self, group: _Group) -> None:
+        self._aside.offer(group)
+        for position in self._choosy:
+            position.became_free(group)
+
+    def _settle(self, group: _Group) -> None:
+        """Forget it where nothing of it is there: at once if it is free, later if it is owned."""
+        if group.waiting or group.held:
+            return
+        if group.owner is None:
+            if self._by_id.get(group.id) is group:
+                del self._by_id[group.id]
+            return
+        self._idle[group] = None
+        if len(self._idle) > IDLE_MOST:
+            self._disown(next(iter(self._idle)))
+
+    # --- for tests
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where what is counted is not what is there; called after each step in tests."""
+        counted: dict[_Group, int] = {}
+        for _, group, _ in self._out.values():
+            if group is None:
+                raise AssertionError("what is of no group is not held for one")
+            counted[group] = counted.get(group, 0) + 1
+        for group in self._by_id.values():
+            if group.held != counted.pop(group, 0):
+                raise AssertionError(f"{group.id!r}: {group.held} held, others are counted")
+            if group.owner is not None and (group not in group.owner.groups or group.owner.is_closed):
+                raise AssertionError(f"{group.id!r} has an owner that does not know it")
+        if counted:
+            raise AssertionError("somebody has something of a group that is forgotten")
+        blocked = [group for group in self._by_id.values() if group.owner is None and group.held]
+        if len(blocked) != self.blocked:
+            raise AssertionError(f"{len(blocked)} groups are blocked, {self.blocked} are counted")
+
+
+class _GroupPosition(OrderCursor):
+    """Where a consumer stands that takes whatever is for it."""
+
+    __slots__ = ("_groups", "declined", "groups", "is_closed", "looked_at", "ready")
+
+    is_choosy: ClassVar[bool] = False
+
+    def __init__(self, groups: MessageGroups) -> None:
+        self._groups = groups
+        self.declined: dict[Entry, bytes] = {}
+        """What cannot be delivered to its consumer, and the group of each."""
+        self.groups: dict[_Group, None] = {}
+        """Those that it owns."""
+        self.ready: list[int] = []
+        """A heap of ranks: the first that is put aside of each group that it owns, or owned."""
+        self.looked_at: _Looked = _NOTHING
+        """What `peek` gave last."""
+        self.is_closed = False
+
+    def peek(self) -> Entry | None:
+        return self._groups.next_for(self)
+
+    def skip(self) -> None:
+        self._groups.pass_for(self)
+
+    def rewind(self, entry: Entry) -> None:
+        """What comes back is put aside for all together."""
+
+    def restart(self) -> None:
+        """All begin anew together."""
+
+    def ahead(self) -> Iterator[Entry]:
+        return self._groups.ahead(self)
+
+    def has_passed(self, entry: Entry) -> bool:
+        return self._groups.has_passed(entry)
+
+    def offer(self, rank: int) -> None:
+        """The first that is put aside of a group that it owns."""
+        heappush(self.ready, rank)
+
+    def close(self) -> None:
+        """Nobody asks it any more."""
+        self.is_closed = True
+
+
+class _ChoosyPosition(_GroupPosition):
+    """Where one stands that takes only some messages: a cursor of its own, which passes the groups of others."""
+
+    __slots__ = ("_cursor", "_messages", "_passed")
+
+    is_choosy = True
+
+    def __init__(self, groups: MessageGroups, messages: QueuedMessages) -> None:
+        super().__init__(groups)
+        self._messages = messages
+        self._cursor = messages.open_cursor()
+        self._passed: dict[bytes, Entry] = {}
+        """The first of each group that it passed because that is not its own, by the group."""
+
+    def peek(self) -> Entry | None:
+        groups, cursor = self._groups, self._cursor
+        not_ours = self._declined_groups() if self.declined else ()
+        for _ in range(LOOKED_LENGTH):
+            entry = cursor.peek()
+            if entry is None:
+                return None
+            if type(entry.body) is BodyRef:
+                self.looked_at = _Looked(entry, None, False)
+                return entry
+            self.looked_at = groups.look(entry)
+            group = self.looked_at.group
+            if group is None or (groups.may_have(self, group) and group.id not in not_ours):
+                return entry
+            self._passed.setdefault(group.id, entry)
+            cursor.skip()
+        groups.is_interrupted = True
+        return None
+
+    def _declined_groups(self) -> set[bytes]:
+        """Those of which it cannot take an earlier message, which others are to get first."""
+        self.declined = {entry: group_id for entry, group_id in self.declined.items() if entry.body is not None}
+        return set(self.declined.values())
+
+    def offer(self, rank: int) -> None:
+        """It comes to that by itself."""
+
+    def skip(self) -> None:
+        self._cursor.skip()
+
+    def ahead(self) -> Iterator[Entry]:
+        return self._cursor.ahead()
+
+    def has_passed(self, entry: Entry) -> bool:
+        return self._cursor.has_passed(entry)
+
+    def became_free(self, group: _Group) -> None:
+        """What it passed of that is for it, too."""
+        entry = self._passed.pop(group.id, None)
+        if entry is not None and entry.block is not None:
+            self._cursor.rewind(entry)
+        elif entry is not None:
+            self._cursor.restart()
+
+    def close(self) -> None:
+        super().close()
+        self._messages.close_cursor(self._cursor)
+
+
+def _is_owned(holder: Holder, taker: Holder) -> bool:
+    """Whether what `holder` has is `taker`'s: that is it itself, or its session."""
+    return holder is taker or (taker.session_owner is not None and holder.session_owner == taker.session_owner)
+
+
+_LEAVING: Final = (EXPIRED, DISPLACED)
+"""Who has what is about to go: it is nobody's."""
+_NOTHING: Final = _Looked(Entry(0, MessageHeader((), False, 0, 0, ""), b""), None, False)
