@@ -148,9 +148,8 @@ def test_who_reads_slowly_is_waited_for_and_what_goes_wrong_there_is_raised() ->
         waits.append(seconds)
         released.set()
 
-    released, came = threading.Event(), []
+    released, came = threading.Event(), list[str]()
     with pytest.raises(UnicodeDecodeError):
-        for message in _patiently(lines(), breathe):
-            came.append(message)
+        came.extend(_patiently(lines(), breathe))
     assert came == ["a", "b"]
     assert waits
