@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import proton
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admin_tool import qpid_ha
+from qpid_ha_agent.messaging.exchange import _patiently
 from qpid_ha_agent.messaging.latency import Latencies
 from qpid_ha_agent.messaging.making import (
     MakingError,
@@ -130,3 +133,23 @@ def test_a_marked_message_says_when_it_was_sent_and_is_of_its_size(time_us: int,
 def test_what_cannot_be_done_is_said_before_anything_is(words: tuple[str, ...], problem: str) -> None:
     result = qpid_ha(*words)
     assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
+
+
+def test_who_reads_slowly_is_waited_for_and_what_goes_wrong_there_is_raised() -> None:
+    waits: list[float] = []
+
+    def lines() -> Iterator[str]:
+        yield "a"
+        released.wait()
+        yield "b"
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text")
+
+    def breathe(seconds: float) -> None:
+        waits.append(seconds)
+        released.set()
+
+    released, came = threading.Event(), list[str]()
+    with pytest.raises(UnicodeDecodeError):
+        came.extend(_patiently(lines(), breathe))
+    assert came == ["a", "b"]
+    assert waits

@@ -161,3 +161,19 @@ def test_a_link_that_we_end_with_answers_open_leaves_nothing(client: PairedClien
     link.close()
     broker.settle_down()
     assert set(engine._second) <= before
+
+
+def test_what_a_proxy_sends_again_after_a_failover_has_its_outcome_once_and_is_settled_second() -> None:
+    proxy = PairedProxy()
+    proxy.container.default.configuration.declare_queue("q", {})
+    client = proxy.client()
+    link = second(client)
+    sent = [client.send(link, proton.Message(body)) for body in "ab"]
+    client.exchange()
+    proxy.cut(deliver=True)  # they are there, and nobody has heard of it
+    assert [each.remote_state for each in sent] == [0, 0]
+    proxy.connect_upstream()
+    assert [(each.remote_state, each.settled) for each in sent] == [(proton.Delivery.ACCEPTED, False)] * 2
+    assert queued_bodies(proxy.queue("q")) == ["a", "b"]
+    settle(client, *sent)
+    assert remembered(client) == 0

@@ -71,7 +71,10 @@ def send(invocation: Invocation, /, address: str, ca: str | None, at_most_once: 
     """
     messages = _messages(**asked)
     with _line(invocation, ca) as line:
-        result = line.send(address, messages, settled=at_most_once)
+        try:
+            result = line.send(address, messages, settled=at_most_once, is_slow=asked["lines"])
+        except UnicodeDecodeError as error:
+            raise CliFailure(f"a line is no text in UTF-8 ({error}); those before it were sent", NO) from None
     _tell_sent(result, invocation.format, "sent" if at_most_once else "accepted")
 
 

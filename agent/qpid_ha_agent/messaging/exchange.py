@@ -64,8 +64,11 @@ class MessageLine:
         with suppress(proton.ProtonException, OSError):
             self._connection.close()
 
-    def send(self, address: str, messages: Iterable[Any], *, settled: bool = False) -> SendResult:
-        """Send all of them, and wait for what becomes of each, but where they are sent `settled`."""
+    def send(
+        self, address: str, messages: Iterable[Any], *, settled: bool = False, is_slow: bool = False
+    ) -> SendResult:
+        """Send all of them, and wait for what becomes of each, but where they are sent `settled`. `is_slow`: it may
+        take long until the next one is there. Raises also what `messages` raises."""
         outcomes: Counter[str] = Counter()
         reasons: list[str] = []
         pending: deque[Any] = deque()
@@ -85,7 +88,7 @@ class MessageLine:
             options = proton.reactor.AtMostOnce() if settled else None
             sender = self._connection.create_sender(address, options=options)
             link: Any = sender.link
-            for message in _patiently(messages, self._breathe):
+            for message in _patiently(messages, self._breathe) if is_slow else messages:
                 self._connection.wait(lambda: link.credit > 0 and is_answered(), timeout=self._timeout_s)
                 delivery = link.send(message)
                 sent += 1
@@ -165,9 +168,6 @@ def text_of(condition: Any) -> str:
 
 def _patiently(messages: Iterable[Any], breathe: Callable[[float], None]) -> Iterator[Any]:
     """The messages, from a thread of their own: whoever types them may think for longer than a broker waits."""
-    if isinstance(messages, list):
-        yield from messages
-        return
     handed: queue.Queue[Any] = queue.Queue(maxsize=WINDOW)
     end = object()
 
@@ -175,7 +175,9 @@ def _patiently(messages: Iterable[Any], breathe: Callable[[float], None]) -> Ite
         try:
             for message in messages:
                 handed.put(message)
-        finally:
+        except Exception as error:  # noqa: BLE001 # it is raised by who takes it
+            handed.put(error)
+        else:
             handed.put(end)
 
     threading.Thread(target=read, name="reader", daemon=True).start()
@@ -187,6 +189,8 @@ def _patiently(messages: Iterable[Any], breathe: Callable[[float], None]) -> Ite
             continue
         if message is end:
             return
+        if isinstance(message, Exception):
+            raise message
         yield message
 
 
