@@ -1052,10 +1052,10 @@ def test_whoever_makes_a_node_says_that_it_came_or_why_not(
     wait = NodeWait("q is being declared")
     nodes = broker.container.nodes
 
-    def waits(address: str, terminus: object, subject: object) -> None:
+    def waits(meaning: object, terminus: object, subject: object) -> None:
         raise AttachWaits(wait)
 
-    monkeypatch.setattr(nodes, "find", waits)
+    monkeypatch.setattr(nodes, "find_meant", waits)
     first, second = attaching(broker, client, "q", "sender"), attaching(broker, broker.connect(), "q", "sender")
     assert len(wait) == 2
     wait.fail(AmqpError(RESOURCE_LOCKED, "the controller is away: try again"))

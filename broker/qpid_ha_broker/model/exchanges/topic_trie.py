@@ -226,7 +226,8 @@ class TopicTrie:
 def _count(path: list[_Node], words: list[str], change: Reach) -> None:
     """At the end of `path` there is so much more, or less, of its own."""
     old = path[-1].reach
-    path[-1].reach = old.plus(change)
+    new = old.plus(change)
+    path[-1].reach = _ONE if new == _ONE else new  # nearly all, of which each would have a tuple of its own
     for at in range(len(path) - 1, 0, -1):
         if path[at].reach == old:
             return
