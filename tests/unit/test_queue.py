@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
 
 from model_support import PLENTY, Core, bodies, message, transaction_of, wants
 from qpid_ha_broker.events.types import Acquired, Dequeued, DequeueReason, Enqueued, Released
 from qpid_ha_broker.model.errors import InUse, QueueFull
-from qpid_ha_broker.model.queues.dispatcher import PASSED_LENGTH, Consumer
+from qpid_ha_broker.model.queues.dispatcher import PASSED_LENGTH, Consumer, Dispatcher
+from qpid_ha_broker.model.queues.sequence import Entry
 
 SECOND = 1000
 
@@ -39,6 +43,38 @@ def test_single_messages_do_not_always_go_to_the_same_consumer() -> None:
         core.publish(queue, str(n))
         core.hand_out()
     assert [len(core.inbox(consumer)) for consumer in consumers] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3])
+def test_a_look_that_finds_nothing_takes_nobodys_turn(looks: int) -> None:
+    core = Core()
+    queue = core.queue("q")
+    consumers = [core.consumer(queue) for _ in range(3)]
+    for consumer in consumers:
+        core.give_credit(queue, consumer)
+    for n in range(9):
+        core.publish(queue, str(n))
+        for _ in range(looks):
+            core.catalog.wake(queue)
+            core.hand_out()
+    assert [len(core.inbox(consumer)) for consumer in consumers] == [3, 3, 3]
+
+
+def test_one_message_for_ten_thousand_consumers_is_looked_for_by_two_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, asked = Core(), Counter[str]()
+    queue = core.queue("q")
+    for _ in range(10_000):
+        core.give_credit(queue, core.consumer(queue))
+    serve = Dispatcher._serve
+
+    def counted(dispatcher: Dispatcher, *arguments: Any) -> list[Entry]:
+        asked["consumers"] += 1
+        return serve(dispatcher, *arguments)
+
+    monkeypatch.setattr(Dispatcher, "_serve", counted)
+    core.publish(queue, "a")
+    core.hand_out()
+    assert (asked["consumers"], queue.messages.acquired) == (2, 1)
 
 
 def test_credit_is_never_exceeded_and_what_is_left_goes_to_others() -> None:

@@ -475,7 +475,7 @@ def _consumer_of_queue(
     applied = filters.for_queue()
     answer_source(link.source, link.remote_source, applied)
     part, link_name = _session_part(connection, link, relay), _subscriber(connection, link, relay)
-    is_named = queue.arguments.exclusive and not terminus.browse and bool(link_name.container)
+    is_named = queue.arguments.exclusive and not terminus.browse and bool(link_name.container and link_name.link)
     if is_named:
         _steal(connection, hosted, queue, link_name, relay)
     if part is not None and not terminus.dynamic and _is_held(link, terminus):
