@@ -49,6 +49,8 @@ class Turns:
         self._is_due = False
         self._has_news = False
         """Something was committed of which clients may not have been told yet."""
+        self._wake: asyncio.TimerHandle | None = None
+        """When the next message is due that waits for that; None: not before the next tick."""
         self._others: Sequence[tuple[HostedSet, LogBatch | None]] = ()
         """The sets other than `default` that had the last turn, with what it wrote."""
         container = broker.container
@@ -88,6 +90,8 @@ class Turns:
         if sets is not None:
             sets.service.turn_begins()
         (_, batch), *others = container.turn()
+        if container.due_in_ms is not None:
+            self._wake_in(container.due_in_ms / 1000)
         broker.is_in_turn = True
         broker.membership.default.turn_ended(batch)
         if others:
@@ -103,6 +107,22 @@ class Turns:
             broker.broker_store.pager.turn()
         if others and sets is not None:
             sets.turn_pagers(others)
+
+    def _wake_in(self, in_s: float) -> None:
+        """Have a turn then, at the latest, in which is handed out what is due."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + in_s
+        if self._wake is not None:
+            if self._wake.when() <= at:
+                return
+            self._wake.cancel()
+        self._wake = loop.call_at(at, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self._broker.set_time()
+        self._broker.container.tick_due()
+        self.schedule()
 
     def _tell_between(self) -> None:
         if not self._has_news:  # a turn was faster

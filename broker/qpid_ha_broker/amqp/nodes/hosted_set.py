@@ -27,7 +27,7 @@ from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
-from qpid_ha_broker.model.sets.message_clock import SteadyTime
+from qpid_ha_broker.model.sets.message_clock import SteadyTime, by_clock
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.model.work import Task
@@ -39,6 +39,8 @@ HANDOUT_S = 0.004
 """For looking for them, in one turn, whatever selectors ask of how many messages."""
 EXPIRY_S = 0.004
 """For dropping what has expired, in one turn, however much it is."""
+DUE_SOON_MS = 500
+"""What is due later, there will have been a tick before."""
 ASK_AGAIN_MS = 5000
 """Until the controller is asked again to have a queue deleted that nobody uses any more."""
 WITHHELD_SEEN = 500
@@ -68,6 +70,9 @@ class SetContainer(Protocol):
 
     def touched(self, hosted: HostedSet) -> None:
         """`hosted` is to have a turn."""
+
+    def due_in(self, hosted: HostedSet, in_ms: int) -> None:
+        """Something in `hosted` that waits is due then: `tick_in_turn`."""
 
     def led(self, hosted: HostedSet) -> None:
         """`hosted` is led here after another broker has led it."""
@@ -149,11 +154,10 @@ class HostedSet:
         return self.resources.catalog.clock.now_ms(self._host.now_ms)
 
     def by_own_clock(self, message: Message, other: HostedSet) -> Message:
-        """`message`, whose expiry is by the clock of `other`."""
-        if other is self or not message.expires_at_ms:
+        """`message`, whose times are by the clock of `other`."""
+        if other is self:
             return message
-        clock, other_clock = self.resources.catalog.clock, other.resources.catalog.clock
-        return message._replace(expires_at_ms=clock.converted(message.expires_at_ms, other_clock))
+        return by_clock(message, self.resources.catalog.clock, other.resources.catalog.clock)
 
     def open_gate(self) -> None:
         """Whoever comes for what it had before this broker led, has come."""
@@ -220,6 +224,8 @@ class HostedSet:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
                 of_session = handout.consumer.session_owner is not None
                 (self._withheld_of_sessions if of_session else self._withheld).append(handout)
+        if catalog.next_due_ms <= now_ms + DUE_SOON_MS and not self._read_only:
+            host.due_in(self, max(catalog.next_due_ms - now_ms, 1))
         if self._withheld:
             self._deliver_withheld()
         for log in resources.sets.logs:
@@ -279,8 +285,12 @@ class HostedSet:
             link.flush_accepted()
 
     def tick(self) -> None:
-        """Expire messages and delete queues whose time has come; that is the primary's to do."""
+        """Expire messages and delete queues whose time has come; that is the primary's to do.
+
+        What is due, others may look at.
+        """
         if self.read_only:
+            self.resources.timers.fall_due(self.now_ms, Budget(self._host.clock, EXPIRY_S))
             return
         due = self.resources.timers.tick(self.now_ms, Budget(self._host.clock, EXPIRY_S))
         if due or self._unused:

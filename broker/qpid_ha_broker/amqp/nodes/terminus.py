@@ -38,6 +38,8 @@ DELETE_ON_CLOSE = "amqp:delete-on-close:list"
 
 QUEUE_CAPABILITIES = frozenset({"queue", "temporary-queue"})
 TOPIC_CAPABILITIES = frozenset({"topic", "temporary-topic"})
+DELAYED_DELIVERY = "DELAYED_DELIVERY"
+"""Of a target, and of a connection: what asks for that is delivered later."""
 SHARED = "shared"
 NO_CREATE = "qpid.no-create"
 """Of a target: a node that is not there is not to be made."""
@@ -81,17 +83,20 @@ def read_terminus(terminus: proton.Terminus) -> Terminus:
 
 
 def answer_terminus(
-    own: proton.Terminus, remote: proton.Terminus, asked: Terminus, node: Queue | Exchange | None, *, durable: bool
-) -> None:
+    own: proton.Terminus, remote: proton.Terminus, asked: Terminus, node: Queue | Exchange | None, *, durable: bool,
+    is_target: bool = False,
+) -> None:  # fmt: skip
     """Fill in what the peer gets: of capabilities and node properties those that hold for `node`.
 
-    `durable`: what has been set up outlives the link. Nothing else does, and no unsettled deliveries.
+    `is_target`: messages can be sent there. `durable`: what has been set up outlives the link. Nothing else does, and no unsettled deliveries.
     """
     own.copy(remote)
     own.durability = proton.Terminus.CONFIGURATION if durable else proton.Terminus.NONDURABLE
     own.expiry_policy = proton.Terminus.EXPIRE_NEVER if durable else proton.Terminus.EXPIRE_WITH_LINK
     own.timeout = 0
     held = QUEUE_CAPABILITIES if isinstance(node, Queue) else TOPIC_CAPABILITIES if node is not None else frozenset()
+    if is_target:
+        held |= {DELAYED_DELIVERY}
     _put_symbols(own.capabilities, sorted(asked.capabilities & held))
     properties: dict[Any, object] = {}
     if isinstance(node, Queue):

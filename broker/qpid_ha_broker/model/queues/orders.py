@@ -13,7 +13,7 @@ from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import Body
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
-from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Cursor, Entry, HistoryCursor, MessageSequence
+from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Cursor, Entry, FreeCursor, HistoryCursor, MessageSequence
 from qpid_ha_broker.model.work import Task, emptied
 
 _entry_id = attrgetter("id")
@@ -187,7 +187,7 @@ class Fifo(MessageSequence, Order):
         return HistoryCursor(self, message_id)
 
     def displacing_position(self) -> OrderCursor:
-        return Cursor(self)
+        return FreeCursor(self)
 
 
 class LastValue(Fifo):
@@ -365,7 +365,7 @@ class _LevelsPosition(OrderCursor):
 class PriorityPosition(_LevelsPosition):
     """A cursor in each level, highest first unless told otherwise.
 
-    With `share`, a level that gave that many in a row waits for a round.
+    `lowest_first`: for a ring, which drops what waits for its time, too. With `share`, a level that gave that many in a row waits for a round.
     """
 
     __slots__ = ("_given", "_level", "_scan", "_share")
@@ -373,7 +373,8 @@ class PriorityPosition(_LevelsPosition):
     def __init__(
         self, order: ByPriority, levels: list[MessageSequence], share: int, lowest_first: bool = False
     ) -> None:
-        super().__init__(order, [Cursor(level) for level in levels])
+        kind = FreeCursor if lowest_first else Cursor
+        super().__init__(order, [kind(level) for level in levels])
         self._share = share
         self._given = [0] * len(levels)
         self._level = 0

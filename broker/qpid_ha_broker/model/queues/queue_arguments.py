@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from qpid_ha_broker.cluster_map import CREATED_BY, TOMBSTONE_OF
 from qpid_ha_broker.events.types import Arguments, Scalar
@@ -14,6 +14,9 @@ from qpid_ha_broker.model.errors import InvalidArgument
 PREFIX = "qpid."
 SUBSCRIPTION = f"{PREFIX}subscription"
 """Whose durable subscription a queue is: see `amqp.nodes.subscriptions`. Only the broker itself sets it."""
+LONGEST_DELAY_MS: Final = 366 * 24 * 3600 * 1000
+"""Between two deliveries of a message: a year."""
+_DOUBLED_MOST: Final = 40
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 
@@ -63,6 +66,10 @@ class QueueArguments:
     alternate_exchange: str = ""
     delivery_limit: int = 0
     """Failed deliveries after which a message is moved to the alternate exchange, or dropped."""
+    redelivery_delay: int = 0
+    """Milliseconds that a message waits after its first failed delivery; twice as long after each further one."""
+    redelivery_delay_max: int = 0
+    """Milliseconds that this comes to at most."""
     exclusive: bool = False
     auto_delete: bool = False
     auto_delete_delay_s: float = 0.0
@@ -113,6 +120,11 @@ class QueueArguments:
         urls = (("cluster.source", self.cluster_source), ("cluster.proxy", self.cluster_proxy))
         return next(((f"{PREFIX}{name}", url) for name, url in urls if url), None)
 
+    def redelivery_delay_ms(self, failures: int) -> int:
+        """How long a message waits whose delivery has failed so often."""
+        delay_ms = self.redelivery_delay << min(max(failures - 1, 0), _DOUBLED_MOST)
+        return min(delay_ms, self.redelivery_delay_max or LONGEST_DELAY_MS)
+
     def means_the_same_as(self, other: QueueArguments) -> bool:
         """Whether both ask for the same queue, in whatever words: `all` for `messages`, "5" for 5. Who asks is all the
         same."""
@@ -125,6 +137,12 @@ class QueueArguments:
         if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):
             name = self.policy_type.value
             raise InvalidArgument(f"the policy {name} needs a size: give qpid.max_count or qpid.max_size too")
+        if self.redelivery_delay_max and not self.redelivery_delay:
+            raise InvalidArgument(
+                "qpid.redelivery_delay_max bounds qpid.redelivery_delay: give that too, or leave it out"
+            )
+        if 0 < self.redelivery_delay_max < self.redelivery_delay:
+            raise InvalidArgument("qpid.redelivery_delay_max is less than qpid.redelivery_delay: give at least as much")
         if self.fairshare and self.priorities < 2:
             raise InvalidArgument("qpid.fairshare shares between priorities: give qpid.priorities of 2 or more")
         if self.last_value_queue_key and self.priorities > 1:
@@ -204,6 +222,13 @@ def _count(value: Scalar) -> int:
     return value
 
 
+def _delay(value: Scalar) -> int:
+    number = _count(value)
+    if number > LONGEST_DELAY_MS:
+        raise ValueError(f"milliseconds, {LONGEST_DELAY_MS} at most")
+    return number
+
+
 def _priorities(value: Scalar) -> int:
     number = _count(value)
     if not 1 <= number <= MAX_PRIORITIES:
@@ -279,6 +304,8 @@ _CONVERTERS = {
     "last_value_queue_key": _text,
     "alternate_exchange": _text,
     "delivery_limit": _count,
+    "redelivery_delay": _delay,
+    "redelivery_delay_max": _delay,
     "exclusive": _flag,
     "auto_delete": _flag,
     "auto_delete_delay_s": _seconds,

@@ -1,4 +1,13 @@
-"""The messages of one queue: their order, how many and how large they are, who has them, and when they expire.
+"""The messages of one queue: their order, how many and how large they are, who has them, and what time does to them.
+
+| of a message that | `holder` is | until |
+| --- | --- | --- |
+| whoever comes gets | None | somebody holds it |
+| is due later, or is to be delivered again later | WAITING | `fall_due` has come to its time |
+| somebody has, or that is about to leave | whoever that is | it leaves, or comes back: available, or WAITING if it is not due |
+
+It keeps its place by its id in all of them. Where no time passes, as on a replica that nobody asks, what waits goes on
+waiting: its `header` says when it is due.
 
 Nothing is decided here, and nothing written: every method does what an event of the log says, or only looks.
 """
@@ -14,14 +23,15 @@ from qpid_ha_broker.model.queues.expiries import Expiries
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import Order, OrderCursor
 from qpid_ha_broker.model.queues.paged import Body, BodyRef
-from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, Entry, Holder
+from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, WAITING, Entry, Holder
 from qpid_ha_broker.model.work import Task
 
-_holder, _expiry = attrgetter("holder"), attrgetter("header.expires_at_ms")
+_holder, _expiry, _due = attrgetter("holder"), attrgetter("header.expires_at_ms"), attrgetter("header.due_at_ms")
 
 
 class QueuedMessages:
-    """Invariant: `count` and `size` cover every message that has not left, acquired ones too."""
+    """Invariants: `count` and `size` cover every message that has not left, acquired ones too; nobody is given one that
+    is not due."""
 
     __slots__ = (
         "_cursors",
@@ -30,12 +40,14 @@ class QueuedMessages:
         "acquired",
         "count",
         "dequeued_total",
+        "dues",
         "enqueued_total",
         "expiries",
         "id_ahead",
         "paged",
         "size",
         "superseded",
+        "waiting",
     )
 
     def __init__(self, name: str, order: Order) -> None:
@@ -49,6 +61,10 @@ class QueuedMessages:
         self._cursors: list[OrderCursor] = []
         """Those that must see again what comes back."""
         self.expiries = Expiries()
+        self.dues = Expiries()
+        """Of what waits for its time."""
+        self.waiting = 0
+        """Messages that do; they are not `acquired`."""
         self.count = self.acquired = 0
         self.size = 0
         """Bytes of payload."""
@@ -138,10 +154,13 @@ class QueuedMessages:
         expires_at_ms = entry.header.expires_at_ms
         if expires_at_ms:
             self.expiries.note(expires_at_ms, entry, self.count)
-        return self._order.append(entry)
+        older = self._order.append(entry)
+        if entry.header.due_at_ms:
+            self.wait(entry, entry.header.due_at_ms)
+        return older
 
     def add_plain(self, message_id: int, header: MessageHeader, body: bytes, size: int) -> None:
-        """`add` for a body in memory, of `size` bytes, of a message that does not expire and has no key."""
+        """`add` for a body in memory, of `size` bytes, of a message without times and key."""
         self.count += 1
         self.size += size
         self.enqueued_total += 1
@@ -166,6 +185,10 @@ class QueuedMessages:
                     self.expiries.note(expires_at_ms, entry, self.count)
         self.enqueued_total += len(entries)
         self._order.prepend(entries)
+        if any(map(_due, entries)):
+            for entry in entries:
+                if entry.header.due_at_ms and entry.holder is None:
+                    self.wait(entry, entry.header.due_at_ms)
         self.restart()
 
     def remove(self, entry: Entry) -> None:
@@ -177,32 +200,42 @@ class QueuedMessages:
         elif body is not None:
             self.size -= len(body)
         self.dequeued_total += 1
-        if entry.holder is not None:
+        if entry.holder is WAITING:
+            self._stop_waiting(entry)
+        elif entry.holder is not None:
             self.acquired -= 1
         self._order.remove(entry)
 
     def take_all(self) -> list[Entry]:
         """Empty the queue as if nothing had come; returns what it held, by ascending id."""
         self.enqueued_total -= self.count
-        self.count = self.size = self.paged = self.acquired = 0
+        self.count = self.size = self.paged = self.acquired = self.waiting = 0
         self.expiries.clear()
-        return self._order.take_all()
+        self.dues.clear()
+        taken = self._order.take_all()
+        for entry in taken:
+            if entry.holder is WAITING:
+                entry.holder = None
+        return taken
 
     def dismantle(self) -> Task:
         """Let go of the messages of a queue that is deleted, some at each step."""
         yield from self.expiries.dismantle()
+        yield from self.dues.dismantle()
         yield from self._order.dismantle()
 
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
         self._order.renumber(new_ids)
         self.expiries.renumbered()
+        self.dues.renumbered()
         self.restart()
 
     def go_back(self, most: int) -> None:
         """Ids above `most`, of which none is here any more, come again: the log went back, and goes on from there."""
         self._order.go_back(most)
         self.expiries.renumbered()
+        self.dues.renumbered()
         self.restart()
 
     def restart(self) -> None:
@@ -216,11 +249,16 @@ class QueuedMessages:
         """`holder` has it; nobody else gets it."""
         if entry.holder is None:
             self.acquired += 1
+        elif entry.holder is WAITING:
+            self._stop_waiting(entry)
+            self.acquired += 1
         entry.holder = holder
 
     def give_back(self, entry: Entry, failed: bool) -> None:
-        """Make the entry available again, in its old place; `failed` counts one failed delivery."""
-        if entry.holder is not None:
+        """Make the entry available again, in its old place, if it is due; `failed` counts one failed delivery."""
+        if entry.holder is WAITING:
+            self._stop_waiting(entry)
+        elif entry.holder is not None:
             self.acquired -= 1
             entry.acquired_before |= entry.holder is not DISPLACED
         entry.holder = None
@@ -230,6 +268,8 @@ class QueuedMessages:
         expires_at_ms = entry.header.expires_at_ms
         if 0 < expires_at_ms <= self.expiries.popped_ms:
             self.expiries.note(expires_at_ms, entry, self.count)
+        if entry.header.due_at_ms > self.dues.popped_ms:
+            self.wait(entry, entry.header.due_at_ms)
 
     def replace_body(self, entry: Entry, body: Body) -> None:
         """Let the same body be elsewhere: page it out, bring it back, or say in which other file it is."""
@@ -243,13 +283,47 @@ class QueuedMessages:
 
     # --- time
 
+    @property
+    def has_times(self) -> bool:
+        """Whether time will change something here."""
+        return self.expiries.next_ms is not None or self.dues.next_ms is not None
+
+    def wait(self, entry: Entry, until_ms: int) -> None:
+        """Nobody gets `entry`, which is available, before that."""
+        block = entry.block
+        if entry.holder is None and block is not None:
+            entry.holder = WAITING
+            block.waiting += 1
+            self.waiting += 1
+            self.dues.note(until_ms, entry, self.count)
+
+    def _stop_waiting(self, entry: Entry) -> None:
+        self.waiting -= 1
+        if entry.block is not None:
+            entry.block.waiting -= 1
+
+    def fall_due(self, now_ms: int, most: int = 1 << 62) -> bool:
+        """Whoever comes gets from now on, in its place, what was to wait until now; whether there was something.
+
+        Of `most` notes: there may be more, as `dues.next_ms` tells.
+        """
+        entries = [entry for entry in self.dues.pop(now_ms, most) if entry.holder is WAITING]
+        for entry in entries:
+            if entry.holder is WAITING:  # some are noted twice
+                self._stop_waiting(entry)
+                entry.holder = None
+        for cursor in self._cursors if entries else ():
+            for entry in entries:
+                cursor.rewind(entry)
+        return bool(entries)
+
     def expired(self, now_ms: int, most: int = 1 << 62) -> list[Entry]:
         """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns.
 
         Of `most` notes: there may be more, as `expiries.next_ms` tells.
         """
         # Once each: what came when its time was over already, and was held and given back since, is noted twice.
-        entries = [entry for entry in dict.fromkeys(self.expiries.pop(now_ms, most)) if entry.holder is None]
+        entries = [entry for entry in dict.fromkeys(self.expiries.pop(now_ms, most)) if entry.is_free]
         for entry in entries:
             self.hold(entry, EXPIRED)
         return entries
@@ -259,7 +333,8 @@ class QueuedMessages:
         entries = list(self._order)
         size = sum(entry.size for entry in entries)
         paged = sum(entry.size for entry in entries if type(entry.body) is BodyRef)
-        counted = (len(entries), size, paged, sum(entry.holder is not None for entry in entries))
-        believed = (self.count, self.size, self.paged, self.acquired)
+        held, waiting = sum(not entry.is_free for entry in entries), sum(entry.holder is WAITING for entry in entries)
+        counted = (len(entries), size, paged, held, waiting)
+        believed = (self.count, self.size, self.paged, self.acquired, self.waiting)
         if counted != believed or len(self._order) != self.count:
             raise AssertionError(f"{self._name}: counted {counted}, believed {believed}")

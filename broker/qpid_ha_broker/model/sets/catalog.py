@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qpid_ha_broker.cluster_map import ClusterMap, PlacedQueue
 from qpid_ha_broker.events.types import SessionAcquired
@@ -39,6 +39,10 @@ class Destinations(NamedTuple):
     queues: tuple[Queue, ...]
     placed: tuple[PlacedQueue, ...]
     """Queues of other sets."""
+
+
+NEVER_MS: Final = 1 << 64
+"""Later than any time."""
 
 
 class Catalog:
@@ -80,7 +84,9 @@ class Catalog:
         self.clock = MessageClock()
         """By which messages expire."""
         self.now_ms = 0
-        """Its reading at the last command."""
+        """Its reading at the last command; 0: no time passes, for another broker writes."""
+        self.next_due_ms = NEVER_MS
+        """Something that waits in a queue may be due then, and nothing before."""
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
         self.displaced_queues: dict[Queue, None] = {}
@@ -248,6 +254,7 @@ class Catalog:
         messages = queue.messages
         before = messages.resident
         messages.prepend(entries)
+        self.note_scheduled(queue)
         self.memory_bytes += messages.resident - before + MESSAGE_OVERHEAD * len(entries)
 
     def replace_body(self, queue: Queue, entry: Entry, body: Body) -> None:
@@ -261,8 +268,13 @@ class Catalog:
         """What applying Released comes to once the messages are found."""
         if queue.held:
             self.holdings.drop(queue, [entry.id for entry in entries])
+        messages = queue.messages
         for entry in entries:
-            queue.messages.give_back(entry, failed)
+            messages.give_back(entry, failed)
+        if failed and self.now_ms and queue.arguments.redelivery_delay:
+            for entry in entries:
+                messages.wait(entry, self.now_ms + queue.arguments.redelivery_delay_ms(entry.delivery_count))
+            self.note_scheduled(queue)
 
     def session_acquired(self, queue: Queue, entries: Sequence[Entry], event: SessionAcquired) -> None:
         """What applying SessionAcquired comes to once the messages are found."""
@@ -299,5 +311,13 @@ class Catalog:
         """A message came to `queue`, or went back there."""
         if queue.dispatcher.consumers:
             self.awake[queue] = None
-        if queue.displaces or queue.messages.expiries.next_ms is not None:
+        if queue.displaces or queue.messages.has_times:
             self.timed[queue] = None
+            self.note_scheduled(queue)
+
+    def note_scheduled(self, queue: Queue) -> None:
+        """Something in `queue` may have to wait: have it looked at when that is due."""
+        next_ms = queue.messages.dues.next_ms
+        if next_ms is not None:
+            self.timed[queue] = None
+            self.next_due_ms = min(self.next_due_ms, next_ms)

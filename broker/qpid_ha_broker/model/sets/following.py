@@ -28,7 +28,7 @@ def take_over_queues(
         queue.exclusive_owner = None
         if queue.arguments.exclusive or queue.arguments.auto_delete:
             queue.reserve(now_ms + grace_ms)
-        if queue.arguments.auto_delete or queue.messages.expiries.next_ms is not None:
+        if queue.arguments.auto_delete or queue.messages.has_times:
             timed[queue] = None
     return timed
 

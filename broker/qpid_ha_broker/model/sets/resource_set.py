@@ -105,8 +105,8 @@ class ResourceSet:
         return self.submit((event,)).lsn
 
     def enqueue_plain(self, queue: Queue, body: bytes, durable: bool, priority: int) -> int:
-        """The short way to submit an Enqueued without expiry and key, for this queue alone; returns its LSN."""
-        lsn = self.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "")))
+        """The short way to submit an Enqueued without times and key, for this queue alone; returns its LSN."""
+        lsn = self.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "", 0)))
         headers = queue.durable_headers if durable else queue.transient_headers
         header = headers.get(priority) or queue.add_header(durable, priority)
         size = len(body)
@@ -118,9 +118,9 @@ class ResourceSet:
         return lsn
 
     def came_plain(self, queue: Queue, events: Sequence[ev.Enqueued], lsns: Sequence[int]) -> None:
-        """The short way to let Enqueued count that are without expiry and key, for this queue alone."""
+        """The short way to let Enqueued count that are without times and key, for this queue alone."""
         total = 0
-        for lsn, (_, body, durable, priority, _, _) in zip(lsns, events, strict=True):
+        for lsn, (_, body, durable, priority, _, _, _) in zip(lsns, events, strict=True):
             headers = queue.durable_headers if durable else queue.transient_headers
             header = headers.get(priority) or queue.add_header(durable, priority)
             size = len(body)
@@ -200,12 +200,14 @@ class ResourceSet:
         lsn, event, part = record
         state, catalog = self.state, self.catalog
         if type(event) is ev.Enqueued and not (part or state.open_unit):
-            queues, body, durable, priority, expires_at_ms, key = event
+            queues, body, durable, priority, expires_at_ms, key, due_at_ms = event
             queue = catalog.queues_by_id.get(queues[0]) if len(queues) == 1 else None
             if queue is not None:
                 size = len(body)
-                if expires_at_ms or key:
+                if expires_at_ms or key or due_at_ms:
                     queue.messages.add(Entry(lsn, catalog.headers.of(event), body))
+                    if due_at_ms:
+                        catalog.note_scheduled(queue)
                 else:
                     headers = queue.durable_headers if durable else queue.transient_headers
                     header = headers.get(priority) or queue.add_header(durable, priority)
