@@ -12,7 +12,7 @@ from typing import Final
 from .fields import read_ids
 from .layout import ENQUEUED, ENQUEUED_KINDS, HEADER, HEADER_BYTES, HEADER_WORDS, PLAIN, WORDS
 
-_ENQUEUED, _SCHEDULED = map(int, ENQUEUED_KINDS)
+_ENQUEUED_KINDS: Final = frozenset(map(int, ENQUEUED_KINDS))
 _MESSAGE: Final = PLAIN.between("size", "queues")
 
 
@@ -79,7 +79,7 @@ def durable_only(data: bytes) -> tuple[bytes, int]:
     offset = start = left_out = 0
     while offset <= end:
         size, _, _, kind, flags, _, durable, _, _, queues = unpack(data, offset)
-        if not durable and not flags and (kind == _ENQUEUED or kind == _SCHEDULED):
+        if not durable and not flags and kind in _ENQUEUED_KINDS:
             if start < offset:
                 kept.append(data[start:offset])
             start = offset + size

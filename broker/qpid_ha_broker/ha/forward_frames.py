@@ -63,8 +63,8 @@ class ForwardMessage(NamedTuple):
     """By the clock of `default`; 0: at once. With this it is another kind of frame."""
 
 
-class _ForwardScheduled(NamedTuple):
-    """A ForwardMessage with `due_at_ms`: the same fields."""
+class _ForwardMessageAtOnce(NamedTuple):
+    """A ForwardMessage without `due_at_ms`, as every release reads it."""
 
     number: int
     queues: tuple[str, ...]
@@ -74,7 +74,6 @@ class _ForwardScheduled(NamedTuple):
     producer: bytes
     sequence: int
     payload: bytes
-    due_at_ms: int
 
 
 class ForwardSkip(NamedTuple):
@@ -103,12 +102,12 @@ _NUMBER: Final = {"number": U64}
 _MESSAGE: Final = {
     "durable": TRUTH, "priority": U8, "expires_at_ms": U64, "sequence": U64, "producer": BYTES, "queues": TEXTS,
 }  # fmt: skip
-_FRAMES: Final[FrameTable[ForwardFrame | _ForwardScheduled]] = FrameTable(
+_FRAMES: Final[FrameTable[ForwardFrame | _ForwardMessageAtOnce]] = FrameTable(
     "a frame about forwarded messages",
     {
         ForwardKind.BEGIN: Form(ForwardBegin, {"producer": bytes_to_end(1, MAX_PRODUCER_BYTES)}),
-        ForwardKind.MESSAGE: Form(ForwardMessage, {**_NUMBER, **_MESSAGE}, payload="payload"),
-        ForwardKind.SCHEDULED: Form(_ForwardScheduled, {**_NUMBER, "due_at_ms": U64, **_MESSAGE}, payload="payload"),
+        ForwardKind.MESSAGE: Form(_ForwardMessageAtOnce, {**_NUMBER, **_MESSAGE}, payload="payload"),
+        ForwardKind.SCHEDULED: Form(ForwardMessage, {**_NUMBER, "due_at_ms": U64, **_MESSAGE}, payload="payload"),
         ForwardKind.SKIP: Form(ForwardSkip, _NUMBER),
         ForwardKind.DONE: Form(ForwardDone, _NUMBER),
         ForwardKind.REFUSED: Form(ForwardRefused, {**_NUMBER, "code": checked(TEXT, ForwardCode), "text": TEXT}),
@@ -118,15 +117,15 @@ _FRAMES: Final[FrameTable[ForwardFrame | _ForwardScheduled]] = FrameTable(
 
 def encode(frame: ForwardFrame) -> bytes:
     """See `FrameTable.encode`."""
-    is_scheduled = isinstance(frame, ForwardMessage) and frame.due_at_ms
-    return _FRAMES.encode(_ForwardScheduled(*frame) if is_scheduled else frame)
+    is_at_once = isinstance(frame, ForwardMessage) and not frame.due_at_ms
+    return _FRAMES.encode(_ForwardMessageAtOnce(*frame[:-1]) if is_at_once else frame)
 
 
 def decode(data: Buffer) -> ForwardFrame:
     """See `FrameTable.decode`."""
     frame = _FRAMES.decode(data)
-    if not isinstance(frame, _ForwardScheduled):
-        return frame
-    if not frame.due_at_ms:
+    if isinstance(frame, _ForwardMessageAtOnce):
+        return ForwardMessage(*frame)
+    if isinstance(frame, ForwardMessage) and not frame.due_at_ms:
         raise FrameError("SCHEDULED: due_at_ms: expected a time, found 0")
-    return ForwardMessage(*frame)
+    return frame

@@ -84,7 +84,7 @@ class Primary:
         if batch is not None:  # it is in the state, so it has to be in the journal: what comes next goes on from there
             self._persist(batch)
         self._ctx.replication.refusal = None
-        self._ctx.replication.why_no_delay = ""
+        self._marks.backups_are(())
 
     # --- a backup comes
 
@@ -101,18 +101,12 @@ class Primary:
         backup = self.links[link] = BackupLink(link, hello, self._ctx.clock_s)
         backup.probation_s = self._admission.probation_s(hello.name)
         self._marks.backup_came(backup)
-        self._look_who_reads_schedules()
+        self._marks.backups_are(self.links.values())
         by_tail = self._feed.welcome(backup, hello)
         if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
         elif hello.name in self.in_sync and hello.store_problem:  # it was the primary before, perhaps
             self._leave(hello.name, f"its store cannot be written: {hello.store_problem}")
-
-    def _look_who_reads_schedules(self) -> None:
-        """Nothing is written of which a backup that is here knows nothing. One that is away may be upgraded meanwhile."""
-        older = sorted({backup.name for backup in self.links.values() if not backup.hello.reads_schedules})
-        why = f"delayed delivery has to wait until {', '.join(older)} has this release, too" if older else ""
-        self._ctx.replication.why_no_delay = why
 
     # --- the stream
 
@@ -363,7 +357,7 @@ class Primary:
         """A backup's channel is gone. One of the last in-sync set that was not level yet is waited for all the same,
         as it may be back at once; but not one that has said that it ends."""
         backup = self.links.pop(link)
-        self._look_who_reads_schedules()
+        self._marks.backups_are(self.links.values())
         self._ctx.note("warning", f"backup {backup.name} is disconnected: {reason}")
         is_awaited = backup.name in self._expected and end is not LinkEnd.STOPPING
         if backup.name in self.in_sync and not is_awaited:

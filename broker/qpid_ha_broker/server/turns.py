@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.model.logs.log import LogBatch
@@ -16,6 +16,9 @@ from qpid_ha_broker.server.sets.outside import OutsideBrokers
 from qpid_ha_broker.server.sets.set_cluster import SetCluster
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.loading import StoreLoading
+
+DUE_SOON_MS: Final = 500
+"""Before a message is due that is so later, there will have been a tick."""
 
 
 class TurnsHost(Host, Protocol):
@@ -51,6 +54,8 @@ class Turns:
         """Something was committed of which clients may not have been told yet."""
         self._wake: asyncio.TimerHandle | None = None
         """When the next message is due that waits for that; None: not before the next tick."""
+        self._due_soon: dict[HostedSet, None] = {}
+        """Of these sets."""
         self._others: Sequence[tuple[HostedSet, LogBatch | None]] = ()
         """The sets other than `default` that had the last turn, with what it wrote."""
         container = broker.container
@@ -90,8 +95,11 @@ class Turns:
         if sets is not None:
             sets.service.turn_begins()
         (_, batch), *others = container.turn()
-        if container.due_in_ms is not None:
-            self._wake_in(container.due_in_ms / 1000)
+        for hosted in (container.default, *(hosted for hosted, _ in others)):
+            in_ms = hosted.resources.catalog.timed.next_due_ms - hosted.now_ms
+            if in_ms <= DUE_SOON_MS and not hosted.read_only:
+                self._due_soon[hosted] = None
+                self._wake_in(max(in_ms, 1) / 1000)
         broker.is_in_turn = True
         broker.membership.default.turn_ended(batch)
         if others:
@@ -120,8 +128,9 @@ class Turns:
 
     def _woken(self) -> None:
         self._wake = None
-        self._broker.set_time()
-        self._broker.container.tick_due()
+        due, self._due_soon = self._due_soon, {}
+        for hosted in due:
+            hosted.tick_in_turn()
         self.schedule()
 
     def _tell_between(self) -> None:

@@ -184,10 +184,6 @@ class Container:
         self.notices = Notices()
         self._touched: dict[HostedSet, None] = {}
         """Sets other than `default` that are to have a turn."""
-        self.due_in_ms: int | None = None
-        """As of the last turn, the next message is due then that waits for its time; None: none is soon."""
-        self._due: dict[HostedSet, None] = {}
-        """Where something is due soon."""
         self.visited: list[HostedSet] = []
         """Those that had one in the last turn."""
         self.sets: dict[str, HostedSet] = {}
@@ -336,18 +332,6 @@ class Container:
         """See `HostedSet.touch`."""
         self._touched[hosted] = None
 
-    def due_in(self, hosted: HostedSet, in_ms: int) -> None:
-        """Have the driver call `tick_due` then, at the latest."""
-        self._due[hosted] = None
-        if self.due_in_ms is None or in_ms < self.due_in_ms:
-            self.due_in_ms = in_ms
-
-    def tick_due(self) -> None:
-        """Have the sets look in the next turn in which something that waits is due by now."""
-        due, self._due = self._due, {}
-        for hosted in due:
-            hosted.tick_in_turn()
-
     # --- turns
 
     def take_notices(self) -> list[LogNotice]:
@@ -367,7 +351,7 @@ class Container:
             "ANONYMOUS-RELAY",
             "qpid.known-hosts",
             "qpid.known-hosts-of-broker",
-            *(() if self.default.resources.replication.why_no_delay else (DELAYED_DELIVERY,)),
+            *(() if self.default.resources.replicated.state.marks.why_no_delay else (DELAYED_DELIVERY,)),
             *(("qpid.producer-deduplication",) if deduplicates else ()),
             *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),
         )
@@ -382,7 +366,6 @@ class Container:
 
         Call again when a witness has acknowledged.
         """
-        self.due_in_ms = None
         if self.work.tasks:
             self.work.run(Budget(self.clock, PORTIONS_S))
         self.sessions.look()

@@ -309,7 +309,6 @@ class IncomingLink(ReceivingLink):
         self.spans_sets = target is None or isinstance(target.node, Exchange)
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
-        self._publish = hosted.resources.publish
         self._enqueue_plain = hosted.resources.enqueue_plain
         self._deduplication = hosted.resources.deduplication
         self._read_header = container.sections.header
@@ -389,7 +388,7 @@ class IncomingLink(ReceivingLink):
             elif lsn := self._enqueue_plain(queue, message):
                 waits = queue.log, lsn, None, delivery
             else:
-                waits = (*self._publish(queue, message, hosted.now_ms), delivery)
+                waits = (*hosted.resources.publish(queue, message, hosted.now_ms), delivery)
         except (ModelError, AmqpError) as error:
             self.flush_accepted()  # what came before it has lower numbers
             if self._has_ended:

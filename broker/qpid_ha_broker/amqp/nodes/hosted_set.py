@@ -39,8 +39,6 @@ HANDOUT_S = 0.004
 """For looking for them, in one turn, whatever selectors ask of how many messages."""
 EXPIRY_S = 0.004
 """For dropping what has expired, in one turn, however much it is."""
-DUE_SOON_MS = 500
-"""What is due later, there will have been a tick before."""
 ASK_AGAIN_MS = 5000
 """Until the controller is asked again to have a queue deleted that nobody uses any more."""
 WITHHELD_SEEN = 500
@@ -70,9 +68,6 @@ class SetContainer(Protocol):
 
     def touched(self, hosted: HostedSet) -> None:
         """`hosted` is to have a turn."""
-
-    def due_in(self, hosted: HostedSet, in_ms: int) -> None:
-        """Something in `hosted` that waits is due then: `tick_in_turn`."""
 
     def led(self, hosted: HostedSet) -> None:
         """`hosted` is led here after another broker has led it."""
@@ -224,8 +219,6 @@ class HostedSet:
             for handout in resources.hand_out(now_ms, HANDOUT_LIMIT, Budget(host.clock, HANDOUT_S)):
                 of_session = handout.consumer.session_owner is not None
                 (self._withheld_of_sessions if of_session else self._withheld).append(handout)
-        if catalog.next_due_ms <= now_ms + DUE_SOON_MS and not self._read_only:
-            host.due_in(self, max(catalog.next_due_ms - now_ms, 1))
         if self._withheld:
             self._deliver_withheld()
         for log in resources.sets.logs:

@@ -88,7 +88,8 @@ def answer_terminus(
 ) -> None:  # fmt: skip
     """Fill in what the peer gets: of capabilities and node properties those that hold for `node`.
 
-    `is_target`: messages can be sent there. `durable`: what has been set up outlives the link. Nothing else does, and no unsettled deliveries.
+    `is_target`: messages can be sent there. `durable`: what has been set up outlives the link. Nothing else
+    does, and no unsettled deliveries.
     """
     own.copy(remote)
     own.durability = proton.Terminus.CONFIGURATION if durable else proton.Terminus.NONDURABLE

@@ -96,7 +96,8 @@ def annotated(
     """`message` with its producer, its number and when it is due, where its annotations say so.
 
     For messages that seem to have annotations: see `NO_ANNOTATIONS`. `header_bytes`: so long is its header section.
-    `clocks` None: nobody wants to know when it is due. `with_delay`: DELIVERY_DELAY counts. Raises AmqpError for what makes no sense.
+    `clocks` None: nobody wants to know when it is due. `with_delay`: DELIVERY_DELAY counts. Raises AmqpError for what
+    makes no sense.
     """
     payload = message.payload
     start, end = annotations_at(payload, header_bytes)
@@ -142,7 +143,7 @@ def without_delay(payload: bytes) -> bytes:
 
 
 def number_of(sections: MessageSections, payload: bytes) -> tuple[bytes, int] | None:
-    """The producer and the number of a message, as its annotations name them; None: none, or nothing that makes sense."""
+    """The producer and the number of a message, as its annotations name them; None: none, or none that make sense."""
     try:
         header_bytes = sections.header(payload).length
         if payload[header_bytes + 2 : header_bytes + 3] in NO_ANNOTATIONS:

@@ -365,7 +365,8 @@ class _LevelsPosition(OrderCursor):
 class PriorityPosition(_LevelsPosition):
     """A cursor in each level, highest first unless told otherwise.
 
-    `lowest_first`: for a ring, which drops what waits for its time, too. With `share`, a level that gave that many in a row waits for a round.
+    `lowest_first`: for a ring, which drops what waits for its time, too. With `share`, a level that gave that many in a
+    row waits for a round.
     """
 
     __slots__ = ("_given", "_level", "_scan", "_share")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.cluster_map import CREATED_BY, TOMBSTONE_OF
 from qpid_ha_broker.events.types import Arguments, Scalar
@@ -50,6 +50,31 @@ class StoreErrorPolicy(StrEnum):
     """Go on with what is in memory."""
 
 
+class RedeliveryDelay(NamedTuple):
+    """How long a message waits whose delivery has failed: twice as long after each further time."""
+
+    first_ms: int = 0
+    """After the first; 0: it does not wait."""
+    most_ms: int = 0
+    """0: LONGEST_DELAY_MS."""
+
+    def delay_ms(self, failures: int) -> int:
+        """After so many."""
+        delay_ms = self.first_ms << min(max(failures - 1, 0), _DOUBLED_MOST)
+        return min(delay_ms, self.most_ms or LONGEST_DELAY_MS)
+
+    def check(self) -> None:
+        """Raises InvalidArgument for what does not go together."""
+        if self.most_ms and not self.first_ms:
+            text = "qpid.redelivery_delay_max bounds qpid.redelivery_delay: give that too, or leave it out"
+            raise InvalidArgument(text)
+        if 0 < self.most_ms < self.first_ms:
+            raise InvalidArgument("qpid.redelivery_delay_max is less than qpid.redelivery_delay: give at least as much")
+
+
+_AT_ONCE: Final = RedeliveryDelay()
+
+
 @dataclass(frozen=True, slots=True)
 class QueueArguments:
     """A queue's settings. 0: "no limit" wherever a limit is counted; `given` is what was asked, as it was asked."""
@@ -66,10 +91,7 @@ class QueueArguments:
     alternate_exchange: str = ""
     delivery_limit: int = 0
     """Failed deliveries after which a message is moved to the alternate exchange, or dropped."""
-    redelivery_delay: int = 0
-    """Milliseconds that a message waits after its first failed delivery; twice as long after each further one."""
-    redelivery_delay_max: int = 0
-    """Milliseconds that this comes to at most."""
+    redelivery: RedeliveryDelay = _AT_ONCE
     exclusive: bool = False
     auto_delete: bool = False
     auto_delete_delay_s: float = 0.0
@@ -103,6 +125,8 @@ class QueueArguments:
             if name.startswith(PREFIX):
                 short = name.removeprefix(PREFIX)
                 values[_FIELDS.get(short, short)] = _converted(short, value)
+        delays = values.pop("redelivery_delay", 0), values.pop("redelivery_delay_max", 0)
+        values["redelivery"] = RedeliveryDelay(*delays)
         entry = arguments.get(TOMBSTONE_OF, 0)
         parsed = cls(**values, tombstone_of=entry if isinstance(entry, int) else 0, given=dict(arguments))
         parsed._check_relations()
@@ -120,11 +144,6 @@ class QueueArguments:
         urls = (("cluster.source", self.cluster_source), ("cluster.proxy", self.cluster_proxy))
         return next(((f"{PREFIX}{name}", url) for name, url in urls if url), None)
 
-    def redelivery_delay_ms(self, failures: int) -> int:
-        """How long a message waits whose delivery has failed so often."""
-        delay_ms = self.redelivery_delay << min(max(failures - 1, 0), _DOUBLED_MOST)
-        return min(delay_ms, self.redelivery_delay_max or LONGEST_DELAY_MS)
-
     def means_the_same_as(self, other: QueueArguments) -> bool:
         """Whether both ask for the same queue, in whatever words: `all` for `messages`, "5" for 5. Who asks is all the
         same."""
@@ -137,12 +156,7 @@ class QueueArguments:
         if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):
             name = self.policy_type.value
             raise InvalidArgument(f"the policy {name} needs a size: give qpid.max_count or qpid.max_size too")
-        if self.redelivery_delay_max and not self.redelivery_delay:
-            raise InvalidArgument(
-                "qpid.redelivery_delay_max bounds qpid.redelivery_delay: give that too, or leave it out"
-            )
-        if 0 < self.redelivery_delay_max < self.redelivery_delay:
-            raise InvalidArgument("qpid.redelivery_delay_max is less than qpid.redelivery_delay: give at least as much")
+        self.redelivery.check()
         if self.fairshare and self.priorities < 2:
             raise InvalidArgument("qpid.fairshare shares between priorities: give qpid.priorities of 2 or more")
         if self.last_value_queue_key and self.priorities > 1:

@@ -3,8 +3,8 @@
 | of a message that | `holder` is | until |
 | --- | --- | --- |
 | whoever comes gets | None | somebody holds it |
-| is due later, or is to be delivered again later | WAITING | `fall_due` has come to its time |
-| somebody has, or that is about to leave | whoever that is | it leaves, or comes back: available, or WAITING if it is not due |
+| is due later, or is to be delivered again later | WAITING | `schedule` has come to its time |
+| somebody has, or that is about to leave | whoever that is | it leaves, or is back: available, or WAITING |
 
 It keeps its place by its id in all of them. Where no time passes, as on a replica that nobody asks, what waits goes on
 waiting: its `header` says when it is due.
@@ -23,6 +23,7 @@ from qpid_ha_broker.model.queues.expiries import Expiries
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import Order, OrderCursor
 from qpid_ha_broker.model.queues.paged import Body, BodyRef
+from qpid_ha_broker.model.queues.schedule import Schedule
 from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, WAITING, Entry, Holder
 from qpid_ha_broker.model.work import Task
 
@@ -40,14 +41,13 @@ class QueuedMessages:
         "acquired",
         "count",
         "dequeued_total",
-        "dues",
         "enqueued_total",
         "expiries",
         "id_ahead",
         "paged",
+        "schedule",
         "size",
         "superseded",
-        "waiting",
     )
 
     def __init__(self, name: str, order: Order) -> None:
@@ -61,10 +61,8 @@ class QueuedMessages:
         self._cursors: list[OrderCursor] = []
         """Those that must see again what comes back."""
         self.expiries = Expiries()
-        self.dues = Expiries()
-        """Of what waits for its time."""
-        self.waiting = 0
-        """Messages that do; they are not `acquired`."""
+        self.schedule = Schedule(self._cursors)
+        """What waits for its time, which is not `acquired`."""
         self.count = self.acquired = 0
         self.size = 0
         """Bytes of payload."""
@@ -134,7 +132,7 @@ class QueuedMessages:
 
     def close_cursor(self, cursor: OrderCursor) -> None:
         """Nobody asks it any more."""
-        self._cursors = [other for other in self._cursors if other is not cursor]
+        self._cursors[:] = [other for other in self._cursors if other is not cursor]
 
     def browsing_cursor(self, after: int | None) -> OrderCursor:
         """For one who only looks. `after`: by ascending ids above that one, also what somebody holds."""
@@ -156,7 +154,7 @@ class QueuedMessages:
             self.expiries.note(expires_at_ms, entry, self.count)
         older = self._order.append(entry)
         if entry.header.due_at_ms:
-            self.wait(entry, entry.header.due_at_ms)
+            self.schedule.wait(entry, entry.header.due_at_ms, self.count)
         return older
 
     def add_plain(self, message_id: int, header: MessageHeader, body: bytes, size: int) -> None:
@@ -187,8 +185,8 @@ class QueuedMessages:
         self._order.prepend(entries)
         if any(map(_due, entries)):
             for entry in entries:
-                if entry.header.due_at_ms and entry.holder is None:
-                    self.wait(entry, entry.header.due_at_ms)
+                if entry.header.due_at_ms:
+                    self.schedule.wait(entry, entry.header.due_at_ms, self.count)
         self.restart()
 
     def remove(self, entry: Entry) -> None:
@@ -201,7 +199,7 @@ class QueuedMessages:
             self.size -= len(body)
         self.dequeued_total += 1
         if entry.holder is WAITING:
-            self._stop_waiting(entry)
+            self.schedule.over(entry)
         elif entry.holder is not None:
             self.acquired -= 1
         self._order.remove(entry)
@@ -209,33 +207,30 @@ class QueuedMessages:
     def take_all(self) -> list[Entry]:
         """Empty the queue as if nothing had come; returns what it held, by ascending id."""
         self.enqueued_total -= self.count
-        self.count = self.size = self.paged = self.acquired = self.waiting = 0
+        self.count = self.size = self.paged = self.acquired = 0
         self.expiries.clear()
-        self.dues.clear()
         taken = self._order.take_all()
-        for entry in taken:
-            if entry.holder is WAITING:
-                entry.holder = None
+        self.schedule.forget(taken)
         return taken
 
     def dismantle(self) -> Task:
         """Let go of the messages of a queue that is deleted, some at each step."""
         yield from self.expiries.dismantle()
-        yield from self.dues.dismantle()
+        yield from self.schedule.dismantle()
         yield from self._order.dismantle()
 
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
         self._order.renumber(new_ids)
         self.expiries.renumbered()
-        self.dues.renumbered()
+        self.schedule.renumbered()
         self.restart()
 
     def go_back(self, most: int) -> None:
         """Ids above `most`, of which none is here any more, come again: the log went back, and goes on from there."""
         self._order.go_back(most)
         self.expiries.renumbered()
-        self.dues.renumbered()
+        self.schedule.renumbered()
         self.restart()
 
     def restart(self) -> None:
@@ -247,18 +242,17 @@ class QueuedMessages:
 
     def hold(self, entry: Entry, holder: Holder) -> None:
         """`holder` has it; nobody else gets it."""
+        if entry.holder is WAITING:
+            self.schedule.over(entry)
         if entry.holder is None:
-            self.acquired += 1
-        elif entry.holder is WAITING:
-            self._stop_waiting(entry)
             self.acquired += 1
         entry.holder = holder
 
     def give_back(self, entry: Entry, failed: bool) -> None:
         """Make the entry available again, in its old place, if it is due; `failed` counts one failed delivery."""
         if entry.holder is WAITING:
-            self._stop_waiting(entry)
-        elif entry.holder is not None:
+            self.schedule.over(entry)
+        if entry.holder is not None:
             self.acquired -= 1
             entry.acquired_before |= entry.holder is not DISPLACED
         entry.holder = None
@@ -268,8 +262,8 @@ class QueuedMessages:
         expires_at_ms = entry.header.expires_at_ms
         if 0 < expires_at_ms <= self.expiries.popped_ms:
             self.expiries.note(expires_at_ms, entry, self.count)
-        if entry.header.due_at_ms > self.dues.popped_ms:
-            self.wait(entry, entry.header.due_at_ms)
+        if entry.header.due_at_ms and self.schedule.is_before(entry.header.due_at_ms):
+            self.schedule.wait(entry, entry.header.due_at_ms, self.count)
 
     def replace_body(self, entry: Entry, body: Body) -> None:
         """Let the same body be elsewhere: page it out, bring it back, or say in which other file it is."""
@@ -282,40 +276,6 @@ class QueuedMessages:
         self.paged += size
 
     # --- time
-
-    @property
-    def has_times(self) -> bool:
-        """Whether time will change something here."""
-        return self.expiries.next_ms is not None or self.dues.next_ms is not None
-
-    def wait(self, entry: Entry, until_ms: int) -> None:
-        """Nobody gets `entry`, which is available, before that."""
-        block = entry.block
-        if entry.holder is None and block is not None:
-            entry.holder = WAITING
-            block.waiting += 1
-            self.waiting += 1
-            self.dues.note(until_ms, entry, self.count)
-
-    def _stop_waiting(self, entry: Entry) -> None:
-        self.waiting -= 1
-        if entry.block is not None:
-            entry.block.waiting -= 1
-
-    def fall_due(self, now_ms: int, most: int = 1 << 62) -> bool:
-        """Whoever comes gets from now on, in its place, what was to wait until now; whether there was something.
-
-        Of `most` notes: there may be more, as `dues.next_ms` tells.
-        """
-        entries = [entry for entry in self.dues.pop(now_ms, most) if entry.holder is WAITING]
-        for entry in entries:
-            if entry.holder is WAITING:  # some are noted twice
-                self._stop_waiting(entry)
-                entry.holder = None
-        for cursor in self._cursors if entries else ():
-            for entry in entries:
-                cursor.rewind(entry)
-        return bool(entries)
 
     def expired(self, now_ms: int, most: int = 1 << 62) -> list[Entry]:
         """What has expired and is nobody's: the caller dequeues it. What somebody has is noted when it returns.
@@ -335,6 +295,6 @@ class QueuedMessages:
         paged = sum(entry.size for entry in entries if type(entry.body) is BodyRef)
         held, waiting = sum(not entry.is_free for entry in entries), sum(entry.holder is WAITING for entry in entries)
         counted = (len(entries), size, paged, held, waiting)
-        believed = (self.count, self.size, self.paged, self.acquired, self.waiting)
+        believed = (self.count, self.size, self.paged, self.acquired, self.schedule.count)
         if counted != believed or len(self._order) != self.count:
             raise AssertionError(f"{self._name}: counted {counted}, believed {believed}")

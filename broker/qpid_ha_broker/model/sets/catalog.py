@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from qpid_ha_broker.cluster_map import ClusterMap, PlacedQueue
 from qpid_ha_broker.events.types import SessionAcquired
@@ -27,6 +27,7 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sessions import SessionHoldings
 from qpid_ha_broker.model.sets.message_clock import MessageClock
+from qpid_ha_broker.model.sets.timed_queues import TimedQueues, has_times
 from qpid_ha_broker.model.work import WorkQueue
 
 MESSAGE_OVERHEAD = 300
@@ -39,10 +40,6 @@ class Destinations(NamedTuple):
     queues: tuple[Queue, ...]
     placed: tuple[PlacedQueue, ...]
     """Queues of other sets."""
-
-
-NEVER_MS: Final = 1 << 64
-"""Later than any time."""
 
 
 class Catalog:
@@ -77,7 +74,7 @@ class Catalog:
         self.used_otherwise: dict[Queue, None] | None = None
         """Queues that have other consumers, or consumers with new credit, for who asks a group for them; None: nobody
         does."""
-        self.timed: dict[Queue, None] = {}
+        self.timed = TimedQueues()
         """Queues that time will change."""
         self.bridged: dict[Queue, None] = {}
         """Queues that have a bridge, in the order of their declaration."""
@@ -85,8 +82,6 @@ class Catalog:
         """By which messages expire."""
         self.now_ms = 0
         """Its reading at the last command; 0: no time passes, for another broker writes."""
-        self.next_due_ms = NEVER_MS
-        """Something that waits in a queue may be due then, and nothing before."""
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
         self.displaced_queues: dict[Queue, None] = {}
@@ -254,7 +249,7 @@ class Catalog:
         messages = queue.messages
         before = messages.resident
         messages.prepend(entries)
-        self.note_scheduled(queue)
+        self.timed.note_scheduled(queue)
         self.memory_bytes += messages.resident - before + MESSAGE_OVERHEAD * len(entries)
 
     def replace_body(self, queue: Queue, entry: Entry, body: Body) -> None:
@@ -271,10 +266,11 @@ class Catalog:
         messages = queue.messages
         for entry in entries:
             messages.give_back(entry, failed)
-        if failed and self.now_ms and queue.arguments.redelivery_delay:
+        if failed and self.now_ms and queue.arguments.redelivery.first_ms:
             for entry in entries:
-                messages.wait(entry, self.now_ms + queue.arguments.redelivery_delay_ms(entry.delivery_count))
-            self.note_scheduled(queue)
+                until_ms = self.now_ms + queue.arguments.redelivery.delay_ms(entry.delivery_count)
+                messages.schedule.wait(entry, until_ms, messages.count)
+            self.timed.note_scheduled(queue)
 
     def session_acquired(self, queue: Queue, entries: Sequence[Entry], event: SessionAcquired) -> None:
         """What applying SessionAcquired comes to once the messages are found."""
@@ -311,13 +307,6 @@ class Catalog:
         """A message came to `queue`, or went back there."""
         if queue.dispatcher.consumers:
             self.awake[queue] = None
-        if queue.displaces or queue.messages.has_times:
+        if queue.displaces or has_times(queue):
             self.timed[queue] = None
-            self.note_scheduled(queue)
-
-    def note_scheduled(self, queue: Queue) -> None:
-        """Something in `queue` may have to wait: have it looked at when that is due."""
-        next_ms = queue.messages.dues.next_ms
-        if next_ms is not None:
-            self.timed[queue] = None
-            self.next_due_ms = min(self.next_due_ms, next_ms)
+            self.timed.note_scheduled(queue)

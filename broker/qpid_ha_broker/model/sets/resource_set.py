@@ -18,6 +18,7 @@ from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.logs.local_log import LocalLog, LocalPart
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken, Log
+from qpid_ha_broker.model.message_reader import MessageReader
 from qpid_ha_broker.model.queues.dispatcher import SessionOwner
 from qpid_ha_broker.model.queues.next_mark import next_mark
 from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
@@ -28,7 +29,7 @@ from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.sets.following import take_over_queues
 from qpid_ha_broker.model.sets.state import ReplayError, SetState
 from qpid_ha_broker.model.sets.strategies import Alone, ByHand, HotStandby, Replication
-from qpid_ha_broker.model.transactions.plan import Departure
+from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
 
 LOCAL_SET: Final = "local"
 DEQUEUED_LENGTH: Final = 65_536
@@ -207,7 +208,7 @@ class ResourceSet:
                 if expires_at_ms or key or due_at_ms:
                     queue.messages.add(Entry(lsn, catalog.headers.of(event), body))
                     if due_at_ms:
-                        catalog.note_scheduled(queue)
+                        catalog.timed.note_scheduled(queue)
                 else:
                     headers = queue.durable_headers if durable else queue.transient_headers
                     header = headers.get(priority) or queue.add_header(durable, priority)
@@ -345,6 +346,12 @@ class ResourceSets:
         if self._local_log is None:
             raise KeyError(f"nothing is local beside {self.replicated.name}")
         return self._local_log
+
+    def new_plan(self, reader: MessageReader, producers: int) -> EnqueuePlan:
+        """For messages from publishers: see `EnqueuePlan`."""
+        why_no_delay = self.replicated.state.marks.why_no_delay
+        displaces = not self.replication.counts_later
+        return EnqueuePlan(reader, self.logs, producers, displaces=displaces, why_no_delay=why_no_delay)
 
     def take_local_parts(self) -> list[LocalPart]:
         """What a store has to keep of the local log, with its places: see `LocalLog.take_parts`."""

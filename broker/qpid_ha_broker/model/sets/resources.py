@@ -150,15 +150,9 @@ class Resources:
         self.catalog.now_ms = now_ms
         if self.replication.is_restricted:
             self.replication.check_publish(queues)
-        plan = self._new_plan()
+        plan = self.sets.new_plan(self._reader, self.deduplication.producers)
         plan.add(queues, message, now_ms, routed=routed)
         return plan
-
-    def _new_plan(self) -> EnqueuePlan:
-        displaces, why_no_delay = not self.replication.counts_later, self.replication.why_no_delay
-        return EnqueuePlan(
-            self._reader, self.sets.logs, self.deduplication.producers, displaces=displaces, why_no_delay=why_no_delay
-        )
 
     def take_overrun(self) -> dict[Queue, QueueFull]:
         """The queues that are to delete themselves, with what their consumers are to be told."""
@@ -266,8 +260,8 @@ class Resources:
             if queue.deleted:
                 continue
             dispatcher, mark, hands_out = queue.dispatcher, queue.mark, self.sets.hands_out(queue)
-            if queue.messages.waiting and now_ms:
-                queue.messages.fall_due(now_ms, DUE_LENGTH)
+            if queue.messages.schedule.count and now_ms:
+                queue.messages.schedule.fall_due(now_ms, DUE_LENGTH)
             is_marked = replicated.is_marked(queue)
             given, expired = dispatcher.hand_out(
                 now_ms,
@@ -480,7 +474,7 @@ class Resources:
         ]
         if self.replication.is_restricted:
             self.replication.check_publish(queue for queues, _, _ in routed for queue in queues)
-        plan = self._new_plan()
+        plan = self.sets.new_plan(self._reader, self.deduplication.producers)
         for queues, message, target in routed:
             plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
         accepted: dict[Queue, list[Entry]] = {}

@@ -141,7 +141,7 @@ class SetState:
                 displaced.append((queue, older))
         if header.due_at_ms:
             for queue in queues:
-                self.catalog.note_scheduled(queue)
+                self.catalog.timed.note_scheduled(queue)
         self.catalog.memory_bytes += (len(body) + MESSAGE_OVERHEAD) * len(queues)
         return displaced
 

@@ -88,8 +88,6 @@ class HotStandby:
         self._read_only = ""
         self.is_restricted = self.counts_later
         """There is a `refusal`, or it is `read_only`, or `counts_later`: looked at where every message passes."""
-        self.why_no_delay = ""
-        """Why no message is taken that is due later; empty: they are."""
         self.not_primary: Callable[[str], ModelError] = NotPrimary
         """Makes the error for who wants to write where it is `read_only`, of that text."""
         self.became_read_only: Callable[[], None] = _nothing

@@ -56,8 +56,8 @@ class EnqueuePlan:
         """`logs`: those of the queues; a message that goes into several has its number written to the first of them.
 
         `producers`: how many are remembered; 0: numbers of messages mean nothing. `displaces`: False, the plan leaves
-        it to the owner of a queue to drop what newer messages take the place of, once they are there. `why_no_delay`: why
-        messages that are due later are refused; empty: they are not.
+        it to the owner of a queue to drop what newer messages take the place of, once they are there. `why_no_delay`:
+        why messages that are due later are refused; empty: they are not.
         """
         self.units = {log: PlannedUnit() for log in logs}
         self.producers = producers

@@ -10,7 +10,7 @@ from qpid_ha_broker.model.queues.sequence import Entry, Holder
 
 
 class Message(NamedTuple):
-    """What a publisher brought, as far as the broker needs to know. `expires_at_ms` 0: never; `due_at_ms` 0: at once."""
+    """What a publisher brought, as far as the broker needs to know. `expires_at_ms` 0: never."""
 
     payload: bytes
     durable: bool = False
@@ -20,7 +20,7 @@ class Message(NamedTuple):
     """Who numbers its messages, so that one which is sent twice is known; empty: nobody does."""
     sequence: int = 0
     due_at_ms: int = 0
-    """Nobody gets it before."""
+    """Nobody gets it before; 0: whoever comes does."""
 
 
 class Publish(NamedTuple):
