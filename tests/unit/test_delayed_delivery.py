@@ -1,4 +1,4 @@
-"""A message that is due later: it waits in its place, nobody gets it before, and everybody's copy knows when it is due."""
+"""A message that is due later: it waits in its place, nobody gets it before, and each copy knows when it is due."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def failed(core: Core, queue: Queue) -> list[str]:
 
 def test_a_message_whose_delivery_failed_waits_twice_as_long_each_time_up_to_the_most() -> None:
     core = Core()
-    queue = core.queue("q", redelivery_delay=SECOND, redelivery_delay_max=3 * SECOND)
+    queue = core.queue("q", redelivery_delay_ms=SECOND, redelivery_delay_max_ms=3 * SECOND)
     core.publish(queue, "a")
     for delay_ms in (SECOND, 2 * SECOND, 3 * SECOND, 3 * SECOND):
         assert failed(core, queue) == ["a"]
@@ -305,11 +305,9 @@ def test_a_message_whose_delivery_failed_waits_twice_as_long_each_time_up_to_the
 def test_others_are_given_meanwhile_and_the_last_failure_makes_it_a_dead_letter_at_once() -> None:
     core = Core()
     dead = core.dead_letter_queue()
-    queue = core.queue("q", redelivery_delay=SECOND, delivery_limit=2, alternate_exchange="dlx")
+    queue = core.queue("q", redelivery_delay_ms=SECOND, delivery_limit=2, alternate_exchange="dlx")
     core.publish(queue, "a", "b")
-    assert bodies(core.take(queue, consumer := core.consumer(queue), credit=1)) == ["a"]
-    (entry,) = [entry for entry in queue.messages if entry.holder is consumer]
-    core.resources.release(queue, [entry], failed=True)
+    core.resources.release(queue, core.take(queue, core.consumer(queue), credit=1), failed=True)
     assert core.consume(queue) == ["b"]
     core.tick(after_ms=SECOND)
     assert failed(core, queue) == ["a"]
@@ -318,7 +316,7 @@ def test_others_are_given_meanwhile_and_the_last_failure_makes_it_a_dead_letter_
 
 def test_what_is_released_has_not_failed_and_is_there_at_once() -> None:
     core = Core()
-    queue = core.queue("q", redelivery_delay=SECOND)
+    queue = core.queue("q", redelivery_delay_ms=SECOND)
     core.publish(queue, "a")
     core.resources.release(queue, core.take(queue, core.consumer(queue)), failed=False)
     assert core.consume(queue) == ["a"]
@@ -326,7 +324,7 @@ def test_what_is_released_has_not_failed_and_is_there_at_once() -> None:
 
 def test_the_next_primary_gives_what_failed_at_once() -> None:
     core = Core()
-    queue = core.queue("q", redelivery_delay=SECOND)
+    queue = core.queue("q", redelivery_delay_ms=SECOND)
     core.publish(queue, "a")
     assert failed(core, queue) == ["a"]
     queue, core = promoted(core)
@@ -348,11 +346,11 @@ def test_a_message_that_is_given_back_before_its_time_waits_for_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"qpid.redelivery_delay": -1}, "qpid.redelivery_delay"),
-        ({"qpid.redelivery_delay": "soon"}, "qpid.redelivery_delay"),
-        ({"qpid.redelivery_delay": LONGEST_DELAY_MS + 1}, str(LONGEST_DELAY_MS)),
-        ({"qpid.redelivery_delay_max": 5}, "give that too"),
-        ({"qpid.redelivery_delay": 5, "qpid.redelivery_delay_max": 4}, "at least as much"),
+        ({"qpid.redelivery_delay_ms": -1}, "qpid.redelivery_delay_ms"),
+        ({"qpid.redelivery_delay_ms": "soon"}, "qpid.redelivery_delay_ms"),
+        ({"qpid.redelivery_delay_ms": LONGEST_DELAY_MS + 1}, str(LONGEST_DELAY_MS)),
+        ({"qpid.redelivery_delay_max_ms": 5}, "give that too"),
+        ({"qpid.redelivery_delay_ms": 5, "qpid.redelivery_delay_max_ms": 4}, "at least as much"),
     ],
 )
 def test_delays_that_make_no_sense_are_refused(arguments: dict[str, int | str], expected: str) -> None:
@@ -361,7 +359,7 @@ def test_delays_that_make_no_sense_are_refused(arguments: dict[str, int | str], 
 
 
 def test_no_number_of_failures_is_too_large_for_a_delay() -> None:
-    delay = QueueArguments.parse({"qpid.redelivery_delay": "1"}).redelivery
+    delay = QueueArguments.parse({"qpid.redelivery_delay_ms": "1"}).redelivery
     assert [delay.delay_ms(failures) for failures in (0, 1, 2, 11, 1 << 40)] == [1, 1, 2, 1024, LONGEST_DELAY_MS]
 
 

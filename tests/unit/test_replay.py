@@ -49,7 +49,7 @@ kinds: dict[str, dict[str, Scalar]] = {
     "priority ring": {"qpid.max_count": 3, "qpid.policy_type": "ring", "qpid.priorities": 10},
     "brief": {"qpid.message_ttl_ms": 2 * SECOND},
     "fussy": {"qpid.delivery_limit": 2},
-    "retrying": {"qpid.redelivery_delay": SECOND, "qpid.redelivery_delay_max": 3 * SECOND},
+    "retrying": {"qpid.redelivery_delay_ms": SECOND, "qpid.redelivery_delay_max_ms": 3 * SECOND},
     "leaving": {"qpid.auto_delete": True},
 }
 ends: list[dict[str, Scalar]] = [{}, {"qpid.alternate_exchange": "x"}]

@@ -66,10 +66,12 @@ class RedeliveryDelay(NamedTuple):
     def check(self) -> None:
         """Raises InvalidArgument for what does not go together."""
         if self.most_ms and not self.first_ms:
-            text = "qpid.redelivery_delay_max bounds qpid.redelivery_delay: give that too, or leave it out"
+            text = "qpid.redelivery_delay_max_ms bounds qpid.redelivery_delay_ms: give that too, or leave it out"
             raise InvalidArgument(text)
         if 0 < self.most_ms < self.first_ms:
-            raise InvalidArgument("qpid.redelivery_delay_max is less than qpid.redelivery_delay: give at least as much")
+            raise InvalidArgument(
+                "qpid.redelivery_delay_max_ms is less than qpid.redelivery_delay_ms: give at least as much"
+            )
 
 
 _AT_ONCE: Final = RedeliveryDelay()
@@ -125,7 +127,7 @@ class QueueArguments:
             if name.startswith(PREFIX):
                 short = name.removeprefix(PREFIX)
                 values[_FIELDS.get(short, short)] = _converted(short, value)
-        delays = values.pop("redelivery_delay", 0), values.pop("redelivery_delay_max", 0)
+        delays = values.pop("redelivery_delay_ms", 0), values.pop("redelivery_delay_max_ms", 0)
         values["redelivery"] = RedeliveryDelay(*delays)
         entry = arguments.get(TOMBSTONE_OF, 0)
         parsed = cls(**values, tombstone_of=entry if isinstance(entry, int) else 0, given=dict(arguments))
@@ -318,8 +320,8 @@ _CONVERTERS = {
     "last_value_queue_key": _text,
     "alternate_exchange": _text,
     "delivery_limit": _count,
-    "redelivery_delay": _delay,
-    "redelivery_delay_max": _delay,
+    "redelivery_delay_ms": _delay,
+    "redelivery_delay_max_ms": _delay,
     "exclusive": _flag,
     "auto_delete": _flag,
     "auto_delete_delay_s": _seconds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 from qpid_ha_broker.model.queues.expiries import Expiries
@@ -21,6 +22,14 @@ class Schedule(Expiries):
         super().__init__()
         self._cursors = cursors
         self.count = 0
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next message is due; None: nothing waits."""
+        heap = self._heap
+        while heap and heap[0][2].holder is not WAITING:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
 
     def wait(self, entry: Entry, until_ms: int, among: int) -> None:
         """Nobody gets `entry`, which is available, before that; its queue holds `among` messages."""

@@ -53,6 +53,8 @@ class Purge:
         blocks = list(islice(self._walk, PURGED_BLOCKS))
         self.has_seen_all = len(blocks) < PURGED_BLOCKS
         newest_id, free = self._newest_id, free_holders(self.queue)
+        if self.reason is DequeueReason.CONSUMED:
+            free.discard(WAITING)  # nobody consumes it before its time
         return [entry for block in blocks for entry in block if entry.id <= newest_id and entry.holder in free]
 
     def give_up(self, kind: type[ModelError], why: str) -> None:
