@@ -38,7 +38,7 @@ def message(
     durable: bool = False,
     **properties: str,
 ) -> Message:
-    """A message that `TextReader` can read: `subject;name=value,...;body`. `ttl_ms` and `delay_ms` count from NOW_MS."""
+    """As `TextReader` can read it: `subject;name=value,...;body`. `ttl_ms` and `delay_ms` count from NOW_MS."""
     pairs = ",".join(f"{name}={value}" for name, value in properties.items())
     payload = f"{subject};{pairs};{body}".encode()
     expires_at_ms, due_at_ms = (NOW_MS + after_ms if after_ms else 0 for after_ms in (ttl_ms, delay_ms))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.sets.timed_queues import NEVER_MS
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.runtime.due_parties import DueParties, TurnPlace
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.outside import OutsideBrokers
 from qpid_ha_broker.server.sets.set_cluster import SetCluster
+from qpid_ha_broker.server.sets.turn_timer import TurnTimer
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.loading import StoreLoading
 
@@ -52,10 +55,10 @@ class Turns:
         self._is_due = False
         self._has_news = False
         """Something was committed of which clients may not have been told yet."""
-        self._wake: asyncio.TimerHandle | None = None
-        """When the next message is due that waits for that; None: not before the next tick."""
         self._due_soon: dict[HostedSet, None] = {}
-        """Of these sets."""
+        """Sets in which a message is due that waits, before the next tick."""
+        self._timer = TurnTimer(self._something_is_due)
+        """Of these."""
         self._others: Sequence[tuple[HostedSet, LogBatch | None]] = ()
         """The sets other than `default` that had the last turn, with what it wrote."""
         container = broker.container
@@ -96,10 +99,9 @@ class Turns:
             sets.service.turn_begins()
         (_, batch), *others = container.turn()
         for hosted in (container.default, *(hosted for hosted, _ in others)):
-            in_ms = hosted.resources.catalog.timed.next_due_ms - hosted.now_ms
-            if in_ms <= DUE_SOON_MS and not hosted.read_only:
-                self._due_soon[hosted] = None
-                self._wake_in(max(in_ms, 1) / 1000)
+            next_due_ms = hosted.resources.catalog.timed.next_due_ms
+            if next_due_ms != NEVER_MS:
+                self._turn_when_due(hosted, next_due_ms - hosted.now_ms)
         broker.is_in_turn = True
         broker.membership.default.turn_ended(batch)
         if others:
@@ -116,18 +118,13 @@ class Turns:
         if others and sets is not None:
             sets.turn_pagers(others)
 
-    def _wake_in(self, in_s: float) -> None:
-        """Have a turn then, at the latest, in which is handed out what is due."""
-        loop = asyncio.get_running_loop()
-        at = loop.time() + in_s
-        if self._wake is not None:
-            if self._wake.when() <= at:
-                return
-            self._wake.cancel()
-        self._wake = loop.call_at(at, self._woken)
+    def _turn_when_due(self, hosted: HostedSet, in_ms: int) -> None:
+        """Have a turn then, at the latest, in which is handed out what waits."""
+        if in_ms <= DUE_SOON_MS and not hosted.read_only:
+            self._due_soon[hosted] = None
+            self._timer.set(time.monotonic() + max(in_ms, 1) / 1000)
 
-    def _woken(self) -> None:
-        self._wake = None
+    def _something_is_due(self) -> None:
         due, self._due_soon = self._due_soon, {}
         for hosted in due:
             hosted.tick_in_turn()

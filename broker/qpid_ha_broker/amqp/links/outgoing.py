@@ -255,6 +255,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
     def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
         """What an outcome other than accepted comes to (AMQP 1.0 section 3.4); the flags are those of modified."""
+        self.hosted.touch()  # from now on it may have to wait
         if state == engine.REJECTED or (state == engine.MODIFIED and undeliverable):
             self.hosted.resources.reject(self.queue, [entry])
         else:

@@ -169,9 +169,9 @@ class HostedSet:
 
     def touch(self) -> None:
         """Something happened here, or was committed: have a turn."""
+        self.resources.catalog.now_ms = 0 if self.read_only else self.now_ms
         if not self.is_touched:
             self.is_touched = True
-            self.resources.catalog.now_ms = 0 if self.read_only else self.now_ms
             self._host.touched(self)
 
     @property
