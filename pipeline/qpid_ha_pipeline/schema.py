@@ -59,6 +59,7 @@ COLUMNS: Final = (
     Column("durable", BooleanType(), "of an `enqueued`, as all columns from here on"),
     Column("priority", IntegerType(), "0 to 9, or what the sender said"),
     Column("expires_at", _TIME, "null: never"),
+    Column("due_at", _TIME, "nobody gets it before; null: it is for whoever comes"),
     Column("key", _TEXT, "last-value key"),
     Column("size", LongType(), "bytes of the message with all its sections"),
     Column("ttl_ms", LongType(), "header: time to live, as the sender wrote it; null where none was given"),

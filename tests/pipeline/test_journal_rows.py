@@ -68,7 +68,10 @@ class RandomJournal:
         queues = tuple(random.sample(list(self.names), random.choice((1, 1, 1, 2))))
         payload = random.randbytes(random.choice((0, 10, 10, 10, 2000)))
         return random.choice((
-            ev.Enqueued(queues, payload, random.random() < 0.8, 4, random.choice((0, BEGAN_MS)), key),
+            ev.Enqueued(
+                queues, payload, random.random() < 0.8, 4, random.choice((0, BEGAN_MS)), key,
+                random.choice((0, 0, BEGAN_MS)),
+            ),
             ev.Enqueued((queue,), b"always the same", True, 4, 0, ""),
             ev.Dequeued(queue, ids, random.choice(list(ev.DequeueReason))),
             ev.Acquired(queue, ids),
@@ -199,7 +202,26 @@ def test_fixed_fields_of_messages_are_columns(journal: WrittenJournal) -> None:
     journal.write(ev.Enqueued((queue,), b"1234", True, 9, BEGAN_MS, "EUR/USD"))
     _, row = read_rows(journal.data_dir)
     assert (row["durable"], row["priority"], row["key"], row["size"]) == (True, 9, "EUR/USD", 4)
-    assert row["expires_at"].timestamp() * 1000 == BEGAN_MS
+    assert (row["expires_at"].timestamp() * 1000, row["due_at"]) == (BEGAN_MS, None)
+
+
+def test_a_message_that_is_due_later_is_enqueued_as_others_and_says_when(journal: WrittenJournal) -> None:
+    first, second = journal.declare("orders"), journal.declare("audit")
+    body = amqp("m", subject="s")
+    journal.write(
+        ev.Enqueued((first,), body, True, 9, 0, "", BEGAN_MS),
+        ev.Enqueued((first, second), with_format(body, 7), True, 4, 0, "EUR/USD", BEGAN_MS + 1),
+        ev.Enqueued((first,), body, True, 4, 0, ""),
+    )
+    _, _, *rows = read_rows(journal.data_dir, "event", "due_at", "key", "subject", "size")
+    assert {row["event"] for row in rows} == {"enqueued"}
+    due_ms = [row["due_at"] and row["due_at"].timestamp() * 1000 for row in rows]
+    assert due_ms == [BEGAN_MS, BEGAN_MS + 1, BEGAN_MS + 1, None]
+    assert [(row["key"], row["subject"], row["size"]) for row in rows] == [
+        ("", "s", len(body)),
+        *[("EUR/USD", "s", len(body))] * 2,
+        ("", "s", len(body)),
+    ]
 
 
 MESSAGES = [

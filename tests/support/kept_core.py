@@ -240,6 +240,7 @@ class AnyCommands:
         random = self.random
         plain = message(
             f"{self._count}", "red", priority=random.randint(0, 9), ttl_ms=random.choice([0, 0, 0, 3000]),
+            delay_ms=random.choice([0, 0, 0, 2000]),
             durable=random.random() < self.durable, k=random.choice("123"),
         )  # fmt: skip
         if random.random() < 0.7:
@@ -325,7 +326,7 @@ def check_transient(facts: Recovered, core: KeptCore, commands: AnyCommands) -> 
 
 def _queue_picture(queue: Queue) -> tuple[object, ...]:
     messages = [
-        (entry.id, event.payload, event.priority, event.expires_at_ms, event.key, entry.delivery_count)
+        (entry.id, event.payload, event.priority, event.expires_at_ms, event.due_at_ms, event.key, entry.delivery_count)
         for entry in queue.messages
         if (event := event_of(entry)).durable
     ]

@@ -29,12 +29,20 @@ PLENTY = 1 << 40
 
 
 def message(
-    body: str, subject: str = "", *, priority: int = 4, ttl_ms: int = 0, durable: bool = False, **properties: str
+    body: str,
+    subject: str = "",
+    *,
+    priority: int = 4,
+    ttl_ms: int = 0,
+    delay_ms: int = 0,
+    durable: bool = False,
+    **properties: str,
 ) -> Message:
-    """A message that `TextReader` can read: `subject;name=value,...;body`. `ttl_ms` counts from NOW_MS."""
+    """As `TextReader` can read it: `subject;name=value,...;body`. `ttl_ms` and `delay_ms` count from NOW_MS."""
     pairs = ",".join(f"{name}={value}" for name, value in properties.items())
     payload = f"{subject};{pairs};{body}".encode()
-    return Message(payload, durable, priority, NOW_MS + ttl_ms if ttl_ms else 0)
+    expires_at_ms, due_at_ms = (NOW_MS + after_ms if after_ms else 0 for after_ms in (ttl_ms, delay_ms))
+    return Message(payload, durable, priority, expires_at_ms, due_at_ms=due_at_ms)
 
 
 class TextReader:

@@ -43,16 +43,16 @@ def value(data: Any) -> Any:
 
 
 def test_of_capabilities_only_those_are_repeated_that_hold(client: PairedClient) -> None:
-    link = subscribe(client, "q", capabilities=("queue", "global", "shared", "delayed"))
+    link = subscribe(client, "q", capabilities=("queue", "global", "shared", "DELAYED_DELIVERY"))
     assert value(link.remote_source.capabilities) == symbols("queue")
     link = subscribe(client, "amq.topic", "other", capabilities=("topic", "x"))
     assert value(link.remote_source.capabilities) == symbols("topic")
     sender = client.session.sender("out")
     sender.target.address = "q"
-    sender.target.capabilities.put_object(symbols("queue", "DELAYED_DELIVERY"))
+    sender.target.capabilities.put_object(symbols("queue", "delayed", "DELAYED_DELIVERY"))
     sender.open()
     client.broker.settle_down()
-    assert value(sender.remote_target.capabilities) == symbols("queue")
+    assert value(sender.remote_target.capabilities) == symbols("DELAYED_DELIVERY", "queue")
 
 
 def test_node_properties_are_repeated_where_the_queue_has_them(client: PairedClient) -> None:
@@ -158,31 +158,6 @@ def test_names_that_are_the_brokers_own_are_never_made(
             == 400
         )
     assert broker.container.default.resources.replicated.log.last_lsn == before
-
-
-@pytest.mark.parametrize(
-    ("annotations", "outcome"),
-    [
-        ({"x-opt-delivery-time": 1_000_001}, proton.Delivery.REJECTED),
-        ({"x-opt-delivery-time": proton.timestamp(1_000_001)}, proton.Delivery.REJECTED),
-        ({"x-opt-delivery-time": 1_000_000}, proton.Delivery.ACCEPTED),
-        ({"x-opt-delivery-time": "soon"}, proton.Delivery.REJECTED),
-        ({"x-opt-delivery-delay": 1}, proton.Delivery.REJECTED),
-        ({"x-opt-delivery-delay": 0}, proton.Delivery.ACCEPTED),
-        ({"x-opt-jms-msg-type": 5}, proton.Delivery.ACCEPTED),
-    ],
-)
-@pytest.mark.parametrize("producers", [0, 10])
-def test_a_message_that_is_to_come_later_is_not_delivered_now(
-    broker: PairedBroker, client: PairedClient, annotations: dict[str, Any], outcome: int, producers: int
-) -> None:
-    broker.container.default.resources.deduplication.producers = producers
-    sender = client.sender("q")
-    named = {proton.symbol(name): each for name, each in annotations.items()}
-    delivery = client.send(sender, proton.Message(body="x", annotations=named))
-    broker.settle_down()
-    assert delivery.remote_state == outcome
-    assert broker.queue("q").messages.count == (outcome == proton.Delivery.ACCEPTED)
 
 
 # --- readers that do not read

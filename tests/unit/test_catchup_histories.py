@@ -79,7 +79,8 @@ def perform_on_queue(core: Core, queue: Queue, what: str, number: int) -> None:
     configuration, resources = core.configuration, core.resources
     if what == "publish":
         texts = [f"{number}.{each}" for each in range(number % 4 + 1)]
-        core.publish(queue, *[message(text, "red", priority=number, k=str(number % 3)) for text in texts])
+        key, delay_ms = str(number % 3), number // 4 * 1000
+        core.publish(queue, *[message(text, "red", priority=number, delay_ms=delay_ms, k=key) for text in texts])
     elif what == "consume":
         resources.accept(queue, picked(queue, number))
     elif what == "hold":

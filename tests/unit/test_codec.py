@@ -130,7 +130,7 @@ EVENTS = st.one_of(
     st.builds(ExchangeDeleted, U64),
     st.builds(Bound, U64, U64, TEXT, ARGUMENTS),
     st.builds(Unbound, U64, U64, TEXT),
-    st.builds(Enqueued, IDS, st.binary(max_size=60), st.booleans(), U8, U64, TEXT),
+    st.builds(Enqueued, IDS, st.binary(max_size=60), st.booleans(), U8, U64, TEXT, U64),
     st.builds(Dequeued, U64, IDS, st.sampled_from(DequeueReason)),
     st.builds(Acquired, U64, IDS),
     st.builds(Released, U64, IDS, st.booleans()),

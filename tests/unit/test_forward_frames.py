@@ -21,6 +21,9 @@ EXAMPLES: dict[str, ForwardFrame] = {
     "a process begins": ff.ForwardBegin(b"beta/1f0b"),
     "a message for two queues": ff.ForwardMessage(7, ("q", "Büro"), False, 4, 0, b"", 0, b"\x00Sw\xa1\x01x"),
     "one that its publisher numbers": ff.ForwardMessage(8, ("q",), True, 9, 1_700_000_000_000, b"app", 41, b"\x00"),
+    "one that is due later": ff.ForwardMessage(
+        9, ("q",), True, 4, 1_700_000_000_000, b"app", 42, b"\x00Sw\xa1\x01x", 1_600_000_000_000
+    ),
     "a refusal is known": ff.ForwardSkip(8),
     "all up to here is committed": ff.ForwardDone(7),
     "a queue is full": ff.ForwardRefused(8, ForwardCode.FULL, "queue q is full"),
@@ -32,7 +35,7 @@ FRAMES: st.SearchStrategy[ForwardFrame] = st.one_of(
     st.builds(ff.ForwardBegin, st.binary(min_size=1, max_size=40)),
     st.builds(
         ff.ForwardMessage, U64, st.lists(TEXT, max_size=4).map(tuple), st.booleans(), st.integers(0, 255), U64,
-        st.binary(max_size=40), U64, st.binary(max_size=100),
+        st.binary(max_size=40), U64, st.binary(max_size=100), st.just(0) | U64,
     ),
     st.builds(ff.ForwardSkip, U64),
     st.builds(ff.ForwardDone, U64),

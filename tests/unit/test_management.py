@@ -93,6 +93,8 @@ def test_a_queue_lives_from_create_to_delete(node: Node) -> None:
         "consumers": 0,
         "enqueued": 0,
         "dequeued": 0,
+        "scheduled": 0,
+        "next_due_ms": None,
         "id": 6,
         "newest_message": 0,
         "log_position": 6,

@@ -168,6 +168,7 @@ def test_what_is_told_of_a_queue_is_what_it_holds(resources: Resources) -> None:
         "qpid_ha_queue_messages": 3,
         "qpid_ha_queue_message_bytes": queue.messages.size,
         "qpid_ha_queue_acquired_messages": 0,
+        "qpid_ha_queue_scheduled_messages": 0,
         "qpid_ha_queue_consumers": 0,
         "qpid_ha_queue_oldest_message_age_seconds": 0,
         "qpid_ha_queue_enqueued_messages_total": 3,

@@ -42,7 +42,7 @@ def offer(client: PairedClient, link: Any, message: proton.Message) -> Any:
 
 
 def read(message: proton.Message) -> Message:
-    return read_annotations(MessageSections(), Message(message.encode()), 0, now_ms=0, with_numbers=True)
+    return read_annotations(MessageSections(), Message(message.encode()), 0, None, with_numbers=True)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_rest_of_a_message_and_other_annotations_are_left_alone() -> None:
     message.properties = {"colour": "red"}
     message.durable, message.priority, message.subject = True, 9, "s"
     payload = message.encode()
-    found = read_annotations(MessageSections(), Message(payload, True, 9, 77), 0, now_ms=0, with_numbers=True)
+    found = read_annotations(MessageSections(), Message(payload, True, 9, 77), 0, None, with_numbers=True)
     assert found == Message(payload, True, 9, 77, b"p", 1)
 
 

@@ -76,6 +76,7 @@ def test_what_is_in_a_queue_is_shown_with_who_has_it(broker: PairedBroker, clien
         "acquired_by": "anonymous at 127.0.0.1:1",
         "enqueued_ms": START_MS + 60_000,
         "expires_ms": START_MS + 65_000,
+        "due_ms": None,
         "size": len(given.encode()),
         "durable": True,
         "priority": 6,

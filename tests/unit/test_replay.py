@@ -49,6 +49,7 @@ kinds: dict[str, dict[str, Scalar]] = {
     "priority ring": {"qpid.max_count": 3, "qpid.policy_type": "ring", "qpid.priorities": 10},
     "brief": {"qpid.message_ttl_ms": 2 * SECOND},
     "fussy": {"qpid.delivery_limit": 2},
+    "retrying": {"qpid.redelivery_delay_ms": SECOND, "qpid.redelivery_delay_max_ms": 3 * SECOND},
     "leaving": {"qpid.auto_delete": True},
 }
 ends: list[dict[str, Scalar]] = [{}, {"qpid.alternate_exchange": "x"}]
@@ -68,6 +69,7 @@ messages = st.builds(
     st.sampled_from(["red", "green"]),
     priority=st.integers(0, 9),
     ttl_ms=st.sampled_from([0, 0, 0, SECOND, 5 * SECOND]),
+    delay_ms=st.sampled_from([0, 0, 0, SECOND, 2 * SECOND]),
     durable=st.booleans(),
     k=st.sampled_from("123"),
 )
@@ -207,7 +209,7 @@ class Commands(RuleBasedStateMachine):
         for queue in self.core.tick(after_ms):
             self.core.configuration.delete_queue(queue.name)
         for queue in self.core.catalog.queues.values():
-            available = [event_of(entry) for entry in queue.messages if entry.holder is None]
+            available = [event_of(entry) for entry in queue.messages if entry.is_free]
             assert not any(0 < event.expires_at_ms <= self.core.now_ms for event in available)
 
     # --- transactions
@@ -256,7 +258,8 @@ class Commands(RuleBasedStateMachine):
         for queue in self.core.catalog.queues.values():
             queue.messages.check_invariants()
             for entry in queue.messages:
-                assert isinstance(entry.holder, Consumer | Transaction | None), "held by a mark that should have passed"
+                held = entry.is_free or isinstance(entry.holder, Consumer | Transaction)
+                assert held, "held by a mark that should have passed"
 
     @invariant()
     def what_consumers_hold_is_theirs(self) -> None:
@@ -267,7 +270,7 @@ class Commands(RuleBasedStateMachine):
     def a_key_has_one_available_value(self) -> None:
         for queue in self.core.catalog.queues.values():
             if queue.arguments.last_value_queue_key:
-                keys = [entry.header.key for entry in queue.messages if entry.holder is None]
+                keys = [entry.header.key for entry in queue.messages if entry.is_free]
                 assert len(keys) == len(set(keys))
 
     @invariant()
@@ -317,6 +320,7 @@ class Commands(RuleBasedStateMachine):
             assert self.written() == before, "refused, but something was written"
 
     def delivered(self, consumer: Consumer, queue: Queue, entry: Entry) -> None:
+        assert entry.header.due_at_ms <= self.core.now_ms, "before its time"
         if consumer.browsing:
             self.browsed[consumer, entry.id] += 1
             assert self.browsed[consumer, entry.id] == 1, "a browser sees each message once"

@@ -33,7 +33,7 @@ DECLARED = [LogRecord(queue, ev.QueueDeclared(f"queue-{queue}", {}), False) for 
 SOME_QUEUES = st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3, unique=True).map(tuple)
 MESSAGES = st.builds(
     ev.Enqueued, SOME_QUEUES, st.binary(max_size=40), st.booleans(), st.integers(0, 9),
-    st.integers(0, 2**40), st.sampled_from(["", "", "k", "é"]),
+    st.integers(0, 2**40), st.sampled_from(["", "", "k", "é"]), st.sampled_from([0, 0, 1, 2**40]),
 )  # fmt: skip
 IDS = st.lists(st.integers(4, 30), min_size=1, max_size=3, unique=True).map(tuple)
 REMOVALS = st.builds(ev.Dequeued, st.sampled_from(QUEUES), IDS, st.sampled_from(ev.DequeueReason))

@@ -149,14 +149,42 @@ def test_what_another_broker_hands_on_lives_as_long_as_it_was_given_by_the_clock
     assert [entry.header.expires_at_ms for entry in queue.messages] == [NOW_MS - DAY_MS + 5000, 0]
 
 
-def test_what_is_due_later_is_refused_by_the_time_of_day_which_is_what_its_sender_means(
-    broker: SeveralSets, client: PairedClient
+@pytest.mark.parametrize("annotation", ["x-opt-delivery-time", "x-opt-delivery-delay"])
+@pytest.mark.parametrize(("queue", "name"), QUEUES.items())
+def test_a_message_is_due_by_the_time_of_day_which_is_what_its_sender_means(
+    broker: SeveralSets, client: PairedClient, queue: str, name: str, annotation: str
 ) -> None:
     steady = broker.container.steady
     assert isinstance(steady, TurnTime)
     steady.wall_ahead_ms = 3 * DAY_MS
-    for at_ms, expected in ((0, Delivery.ACCEPTED), (1, Delivery.REJECTED)):
-        due = proton.timestamp(NOW_MS + 3 * DAY_MS + at_ms)
-        delivery = client.send(client.sender("plain"), proton.Message(annotations={"x-opt-delivery-time": due}))
-        broker.settle_down()
-        assert delivery.remote_state == expected
+    due = proton.timestamp(NOW_MS + 3 * DAY_MS + 5000) if annotation == "x-opt-delivery-time" else 5000
+    receiver = client.receiver(queue, 10)
+    client.send_all(client.sender(queue), proton.Message("later", annotations={annotation: due}), "now")
+    assert client.bodies(receiver) == ["now"]
+    pass_ms(broker, 4999)
+    assert client.bodies(receiver) == []
+    pass_ms(broker, 1)
+    assert client.bodies(receiver) == ["later"]
+
+
+def test_so_is_one_that_an_exchange_brings_to_queues_of_several_sets(broker: SeveralSets, client: PairedClient) -> None:
+    fan_out(broker)
+    receivers = [client.receiver(queue, 10) for queue in QUEUES]
+    client.send_all(client.sender("fan"), proton.Message("later", annotations={"x-opt-delivery-delay": 5000}))
+    pass_ms(broker, 4999)
+    assert [client.bodies(receiver) for receiver in receivers] == [[], [], []]
+    pass_ms(broker, 1)
+    assert [client.bodies(receiver) for receiver in receivers] == [["later"]] * 3
+
+
+def test_what_another_broker_hands_on_is_due_by_the_clock_of_the_exchanges() -> None:
+    core, exchanges = Core(Resources(TextReader(), "red")), MessageClock()
+    queue = core.queue("q")
+    core.resources.catalog.clock.go_on(NOW_MS - DAY_MS, NOW_MS)
+    exchanges.go_on(NOW_MS + DAY_MS, NOW_MS)
+    receiver = ForwardReceiver(core.resources, exchanges, lambda: None)
+    frame = ForwardMessage(1, ("q",), True, 4, 0, b"", 0, message("m").payload, NOW_MS + DAY_MS + 5000)
+    for each in (ForwardBegin(b"p"), frame):
+        assert receiver.received(each, NOW_MS - DAY_MS) == []
+    assert receiver.write(NOW_MS - DAY_MS) == []
+    assert [entry.header.due_at_ms for entry in queue.messages] == [NOW_MS - DAY_MS + 5000]

@@ -47,6 +47,8 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--last-value-key", "qpid.last_value_queue_key", str, "Keep the last message for each value of this."),
     ("--alternate-exchange", "qpid.alternate_exchange", str, "Where dead messages go."),
     ("--delivery-limit", "qpid.delivery_limit", click.IntRange(min=0), "Deliveries before a message is dead."),
+    ("--redelivery-delay", "qpid.redelivery_delay_ms", duration, "How long a failed message waits, doubled each time."),
+    ("--redelivery-delay-max", "qpid.redelivery_delay_max_ms", duration, "The longest of these delays."),
     ("--exclusive", "qpid.exclusive", bool, "For one connection only."),
     ("--auto-delete", "qpid.auto_delete", bool, "Delete when unused."),
     ("--auto-delete-delay", "qpid.auto_delete_delay_s", duration, "How long unused before that, such as 10s."),
@@ -108,6 +110,8 @@ def _queue_table(
     if pattern is not None:
         rows = [row for row in rows if fnmatchcase(str(row.get("name")), pattern)]
     columns: tuple[str, ...] = COLUMNS
+    if any(row.get("scheduled") for row in rows):
+        columns += ("scheduled", "next_due_ms")
     if any(row.get("set", "default") != "default" for row in rows):
         columns += ("set",)
     rows = [{**row, "bridge": bridge} if (bridge := _bridge(row)) else row for row in rows]

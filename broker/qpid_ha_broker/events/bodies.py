@@ -26,7 +26,7 @@ from .fields import (
     write_ids,
 )
 from .forms import Form, Pieces, expect_end
-from .layout import BODIES, ENQUEUED, RecordKind
+from .layout import BODIES, DUE, ENQUEUED, RecordKind
 from .layout import IDS as IDS_LAYOUT
 from .types import (
     Acquired,
@@ -78,23 +78,33 @@ Reader = Callable[[memoryview], Event]
 
 
 def _write_enqueued(event: Enqueued) -> Pieces:
-    queues, payload, durable, priority, expires_at_ms, key = event
+    queues, payload, durable, priority, expires_at_ms, key, due_at_ms = event
     encoded = key.encode()
     head = ENQUEUED.pack(durable, priority, expires_at_ms, len(queues), len(encoded))
-    return head + write_ids(queues) + encoded, payload
+    due = DUE.pack(due_at_ms) if due_at_ms else _NO_PAYLOAD
+    return head + write_ids(queues) + encoded + due, payload
 
 
-def _read_enqueued(body: memoryview) -> Enqueued:
+def _read_enqueued(body: memoryview, due_bytes: int = 0) -> Enqueued:
     durable, priority, expires_at_ms, count, key_bytes = ENQUEUED.unpack_from(body)
     if durable > 1:
         raise ValueError(f"durable: expected 0 or 1, found {durable}")
     queues = read_ids(body, ENQUEUED.size, count)
     key_at = ENQUEUED.size + 8 * count
-    payload_at = key_at + key_bytes
-    if payload_at > len(body):
+    key_end = key_at + key_bytes
+    if key_end > len(body):
         raise ValueError(f"key: expected {key_bytes} bytes, found {len(body) - key_at}")
-    key = str(body[key_at:payload_at], "utf-8") if key_bytes else ""
-    return Enqueued(queues, bytes(body[payload_at:]), durable == 1, priority, expires_at_ms, key)
+    key = str(body[key_at:key_end], "utf-8") if key_bytes else ""
+    (due_at_ms,) = DUE.unpack_from(body, key_end) if due_bytes else (0,)
+    payload = bytes(body[key_end + due_bytes :])
+    return Enqueued(queues, payload, durable == 1, priority, expires_at_ms, key, due_at_ms)
+
+
+def _read_scheduled(body: memoryview) -> Enqueued:
+    event = _read_enqueued(body, DUE.size)
+    if not event.due_at_ms:
+        raise ValueError("due_at_ms: expected a time, found 0")
+    return event
 
 
 def _write_dequeued(event: Dequeued) -> Pieces:
@@ -162,7 +172,7 @@ _QUEUE_REASON_IDS: Final = {"queue": U64, "reason": checked(U8, _reason), "ids":
 _QUEUE_IDS: Final = {"queue": U64, "ids": FieldType(_write_ids_alone, _read_ids_alone)}
 _QUEUE_FAILED_IDS: Final = {"queue": U64, "failed": TRUTH, "ids": IDS}
 _MESSAGE: Final = {
-    "durable": TRUTH, "priority": U8, "expires_at_ms": U64, "queues": list_of("H", U64), "key": TEXT,
+    "durable": TRUTH, "priority": U8, "expires_at_ms": U64, "queues": list_of("H", U64), "key": TEXT, "due_at_ms": U64,
 }  # fmt: skip
 _NUMBERS: Final = {"sequences": list_of("H", U64), "producer": BYTES}
 """These two have both lengths before both values: their own writers and readers alone know that."""
@@ -179,6 +189,7 @@ _TABLE: Final = (
     _row(RecordKind.QUEUE_USED, QueueUsed, owner=TEXT),
     _row(RecordKind.REPLICATION_CHANGED, ReplicationChanged),
     _Row(RecordKind.ENQUEUED, Form(Enqueued, _MESSAGE, "payload"), _write_enqueued, _read_enqueued),
+    _Row(RecordKind.SCHEDULED, Form(Enqueued, _MESSAGE, "payload"), _write_enqueued, _read_scheduled),
     _Row(RecordKind.DEQUEUED, Form(Dequeued, _QUEUE_REASON_IDS), _write_dequeued, _read_dequeued),
     _of(RecordKind.ACQUIRED, Form(Acquired, _QUEUE_IDS)),
     _of(RecordKind.RELEASED, Form(Released, _QUEUE_FAILED_IDS)),
@@ -210,6 +221,9 @@ _TABLE: Final = (
 )
 # fmt: on
 
-WRITERS: Final[Mapping[type[Event], tuple[int, Writer]]] = {row.form.made: (int(row.kind), row.write) for row in _TABLE}
+WRITERS: Final[Mapping[type[Event], tuple[int, Writer]]] = {
+    row.form.made: (int(row.kind), row.write) for row in _TABLE if row.kind is not RecordKind.SCHEDULED
+}
+"""An Enqueued that is due later has the other kind: see `codec.encode`."""
 READERS: Final[Mapping[int, Reader]] = {int(row.kind): row.read for row in _TABLE}
 FORMS: Final[Mapping[type[Event], Form]] = {row.form.made: row.form for row in _TABLE}

@@ -76,6 +76,8 @@ def encode(lsn: int, event: Event, part: bool = False) -> bytes:
     """One record. Raises ValueError with the field's name for a value that no record can hold."""
     try:
         kind, write = WRITERS[type(event)]
+        if kind == _ENQUEUED and event.due_at_ms:  # type: ignore[union-attr]
+            kind = RecordKind.SCHEDULED
     except KeyError:
         raise ValueError(f"{type(event).__name__} is not an event type") from None
     try:
@@ -115,9 +117,9 @@ def encode_counting(records: Iterable[LogRecord]) -> tuple[bytes, int]:
     pack_head, pack_seal = PLAIN_HEAD.pack, SEAL.pack
     for lsn, event, part in records:
         if type(event) is Enqueued:
-            queues, payload, durable, priority, expires_at_ms, key = event
+            queues, payload, durable, priority, expires_at_ms, key, due_at_ms = event
             size = _PLAIN_BYTES + len(payload)
-            if len(queues) == 1 and not key and size <= MAX_RECORD_BYTES and type(payload) is bytes:
+            if len(queues) == 1 and not key and not due_at_ms and size <= MAX_RECORD_BYTES and type(payload) is bytes:
                 try:
                     flags, is_durable = (PART if part else 0), (1 if durable else 0)
                     head = pack_head(
@@ -188,7 +190,7 @@ def _read_plain(
         ):  # fmt: skip
             break
         payload = data[offset + _PLAIN_BYTES : stop]
-        append(new(LogRecord, (lsn, new(Enqueued, ((queue,), payload, durable == 1, priority, expires, "")), False)))
+        append(new(LogRecord, (lsn, new(Enqueued, ((queue,), payload, durable == 1, priority, expires, "", 0)), False)))
         offset = stop
     return offset
 

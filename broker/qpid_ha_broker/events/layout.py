@@ -34,6 +34,8 @@ class RecordKind(IntEnum):
     SESSION_ACQUIRED = 0x25
     NUMBERS_REFUSED = 0x26
     HANDED_OUT = 0x27
+    SCHEDULED = 0x28
+    """An Enqueued of a message that is due later. An older release cannot read it."""
 
     TRANSACTION_COMMITTED = 0x30
 
@@ -130,6 +132,8 @@ HEAD: Final = Layout({"lsn": "Q", "kind": "B", "flags": "B", "version": "H"}, SE
 HEADER: Final = SEAL + HEAD
 HEADER_BYTES: Final = HEADER.size
 
+_MESSAGE: Final = {"durable": "?", "priority": "B", "expires_at_ms": "Q", "queues": "H", "key_bytes": "H"}
+"""The queues follow, then the key, of a SCHEDULED when it is due, and the payload."""
 _IDS: Final = {"queue": "Q", "detail": "B", "ids": "I"}
 """`detail`: the reason of a Dequeued, whether a Released failed, 0; `ids`: how many follow."""
 
@@ -145,7 +149,8 @@ BODIES: Final[Mapping[RecordKind, Layout]] = {
         RecordKind.UNBOUND: {"exchange": "Q", "queue": "Q"},
         RecordKind.QUEUE_USED: {"queue": "Q"},
         RecordKind.REPLICATION_CHANGED: {"queue": "Q", "messages": "?"},
-        RecordKind.ENQUEUED: {"durable": "?", "priority": "B", "expires_at_ms": "Q", "queues": "H", "key_bytes": "H"},
+        RecordKind.ENQUEUED: _MESSAGE,
+        RecordKind.SCHEDULED: _MESSAGE,
         RecordKind.DEQUEUED: _IDS,
         RecordKind.ACQUIRED: _IDS,
         RecordKind.RELEASED: _IDS,
@@ -179,6 +184,10 @@ ENQUEUED: Final = BODIES[RecordKind.ENQUEUED]
 IDS: Final = BODIES[RecordKind.DEQUEUED]
 """Of an Acquired and a Released, too. The ids follow."""
 
+DUE: Final = Layout({"due_at_ms": "Q"})
+"""Of a SCHEDULED, behind its key. Here by itself, wherever it is."""
+ENQUEUED_KINDS: Final = (RecordKind.ENQUEUED, RecordKind.SCHEDULED)
+"""Of records that bring a message; both begin alike."""
 ID: Final = Layout({"id": "Q"})
 """Of a queue, an exchange or a message: the LSN of the event that made it. Here by itself, wherever it is."""
 
@@ -199,6 +208,11 @@ HEADER_WORDS: Final = WORDS.between("size", "word")
 
 ONE_QUEUE: Final = int.from_bytes(LENGTHS.pack(1, 0), "little")
 """The `lengths` of an Enqueued that is for one queue and has no key."""
+
+
+def due_bytes(kind: int) -> int:
+    """Of a record that brings a message: what is between its key and the payload."""
+    return DUE.size if kind == RecordKind.SCHEDULED else 0
 
 
 def word_of(kind: RecordKind, flags: int = 0) -> int:

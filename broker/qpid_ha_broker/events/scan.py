@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from .fields import read_ids
-from .layout import ENQUEUED, HEADER, HEADER_BYTES, HEADER_WORDS, PLAIN, WORDS, RecordKind
+from .layout import ENQUEUED, ENQUEUED_KINDS, HEADER, HEADER_BYTES, HEADER_WORDS, PLAIN, WORDS
 
-_ENQUEUED: Final = int(RecordKind.ENQUEUED)
+_ENQUEUED_KINDS: Final = frozenset(map(int, ENQUEUED_KINDS))
 _MESSAGE: Final = PLAIN.between("size", "queues")
 
 
@@ -79,7 +79,7 @@ def durable_only(data: bytes) -> tuple[bytes, int]:
     offset = start = left_out = 0
     while offset <= end:
         size, _, _, kind, flags, _, durable, _, _, queues = unpack(data, offset)
-        if kind == _ENQUEUED and not durable and not flags:
+        if not durable and not flags and kind in _ENQUEUED_KINDS:
             if start < offset:
                 kept.append(data[start:offset])
             start = offset + size

@@ -113,6 +113,8 @@ class Enqueued(NamedTuple):
     """0: never."""
     key: str
     """The last-value key; empty for any other queue."""
+    due_at_ms: int = 0
+    """Nobody gets it before; 0: whoever comes does. A message that has this is another kind of record."""
 
 
 class Dequeued(NamedTuple):

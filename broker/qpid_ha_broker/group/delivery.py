@@ -87,7 +87,13 @@ class DeliveredLog:
             return None
         queues = first.queues
         for event in events:
-            if type(event) is not ev.Enqueued or event.queues != queues or event.expires_at_ms or event.key:
+            if (
+                type(event) is not ev.Enqueued
+                or event.queues != queues
+                or event.expires_at_ms
+                or event.key
+                or event.due_at_ms
+            ):
                 return None
         queue = self._ctx.resource_set.catalog.queues_by_id.get(queues[0])
         return None if queue is None or queue.needs_care else queue
@@ -185,7 +191,7 @@ class DeliveredLog:
 
     def _hold_elsewhere(self, queue: Queue, ids: Sequence[int]) -> None:
         for entry in queue.messages.find_all(ids):
-            if entry.holder is None:
+            if entry.is_free:
                 queue.messages.hold(entry, ELSEWHERE)
 
     # --- epochs
@@ -229,5 +235,5 @@ class DeliveredLog:
                 for entry in queue.messages:
                     if entry.id in queue.held:
                         queue.messages.hold(entry, queue.held[entry.id])
-                    elif entry.holder is not None:
+                    elif not entry.is_free:
                         queue.messages.give_back(entry, failed=False)

@@ -231,7 +231,7 @@ def held_here(queue: Queue) -> list[int]:
     """Ids of what consumers of this member have, and have not answered. What sessions hold, the log tells."""
     missing, held = queue.messages.acquired, []
     for entry in queue.messages if missing else ():
-        if entry.holder is not None:
+        if not entry.is_free:
             missing -= 1
             is_here = entry.holder is not ELSEWHERE and entry.holder is not SUBMITTED
             if is_here and entry.id not in queue.held:

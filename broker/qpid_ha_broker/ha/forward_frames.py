@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.fields import BYTES, TEXT, TEXTS, TRUTH, U8, U64, bytes_to_end, checked
 from qpid_ha_broker.events.forms import Form
-from qpid_ha_broker.ha.sealed_frames import FrameTable
+from qpid_ha_broker.ha.frames import FrameError
+from qpid_ha_broker.ha.sealed_frames import Buffer, FrameTable
 
 MAX_PRODUCER_BYTES: Final = 0xFFFF
 
@@ -23,6 +24,7 @@ class ForwardKind(IntEnum):
     SKIP = 0x92
     DONE = 0x93
     REFUSED = 0x94
+    SCHEDULED = 0x95
 
 
 class ForwardCode(StrEnum):
@@ -57,6 +59,21 @@ class ForwardMessage(NamedTuple):
     """As its publisher numbers it; empty: it does not, and `number` of the sub-channel's producer counts."""
     sequence: int
     payload: bytes
+    due_at_ms: int = 0
+    """By the clock of `default`; 0: at once. With this it is another kind of frame."""
+
+
+class _ForwardMessageAtOnce(NamedTuple):
+    """A ForwardMessage without `due_at_ms`, as every release reads it."""
+
+    number: int
+    queues: tuple[str, ...]
+    durable: bool
+    priority: int
+    expires_at_ms: int
+    producer: bytes
+    sequence: int
+    payload: bytes
 
 
 class ForwardSkip(NamedTuple):
@@ -82,28 +99,33 @@ class ForwardRefused(NamedTuple):
 ForwardFrame = ForwardBegin | ForwardMessage | ForwardSkip | ForwardDone | ForwardRefused
 
 _NUMBER: Final = {"number": U64}
-_FRAMES: Final[FrameTable[ForwardFrame]] = FrameTable(
+_MESSAGE: Final = {
+    "durable": TRUTH, "priority": U8, "expires_at_ms": U64, "sequence": U64, "producer": BYTES, "queues": TEXTS,
+}  # fmt: skip
+_FRAMES: Final[FrameTable[ForwardFrame | _ForwardMessageAtOnce]] = FrameTable(
     "a frame about forwarded messages",
     {
         ForwardKind.BEGIN: Form(ForwardBegin, {"producer": bytes_to_end(1, MAX_PRODUCER_BYTES)}),
-        ForwardKind.MESSAGE: Form(
-            ForwardMessage,
-            {
-                "number": U64,
-                "durable": TRUTH,
-                "priority": U8,
-                "expires_at_ms": U64,
-                "sequence": U64,
-                "producer": BYTES,
-                "queues": TEXTS,
-            },
-            payload="payload",
-        ),
+        ForwardKind.MESSAGE: Form(_ForwardMessageAtOnce, {**_NUMBER, **_MESSAGE}, payload="payload"),
+        ForwardKind.SCHEDULED: Form(ForwardMessage, {**_NUMBER, "due_at_ms": U64, **_MESSAGE}, payload="payload"),
         ForwardKind.SKIP: Form(ForwardSkip, _NUMBER),
         ForwardKind.DONE: Form(ForwardDone, _NUMBER),
         ForwardKind.REFUSED: Form(ForwardRefused, {**_NUMBER, "code": checked(TEXT, ForwardCode), "text": TEXT}),
     },
 )
 
-encode: Final = _FRAMES.encode
-decode: Final = _FRAMES.decode
+
+def encode(frame: ForwardFrame) -> bytes:
+    """See `FrameTable.encode`."""
+    is_at_once = isinstance(frame, ForwardMessage) and not frame.due_at_ms
+    return _FRAMES.encode(_ForwardMessageAtOnce(*frame[:-1]) if is_at_once else frame)
+
+
+def decode(data: Buffer) -> ForwardFrame:
+    """See `FrameTable.decode`."""
+    frame = _FRAMES.decode(data)
+    if isinstance(frame, _ForwardMessageAtOnce):
+        return ForwardMessage(*frame)
+    if isinstance(frame, ForwardMessage) and not frame.due_at_ms:
+        raise FrameError("SCHEDULED: due_at_ms: expected a time, found 0")
+    return frame

@@ -39,7 +39,7 @@ from qpid_ha_broker.ha.frames import FrameError
 from qpid_ha_broker.model.errors import ModelError, NotEnoughReplicas, NotFound, NotPrimary, OtherSet, QueueFull
 from qpid_ha_broker.model.logs.log import CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.sets.message_clock import MessageClock
+from qpid_ha_broker.model.sets.message_clock import MessageClock, by_clock
 from qpid_ha_broker.model.sets.resources import UNIT_BYTES, UNIT_MESSAGES, Resources, publish_numbered
 from qpid_ha_broker.model.transactions.transaction import Message
 
@@ -127,9 +127,9 @@ class ForwardSender:
     def forward(self, queues: tuple[str, ...], message: Message) -> ForwardedMessage:
         """Hand `message` on."""
         self._number += 1
-        payload, durable, priority, expires_at_ms, producer, sequence = message
+        payload, durable, priority, expires_at_ms, producer, sequence, due_at_ms = message
         frame = ForwardMessage(
-            self._number, queues, durable, priority, expires_at_ms, producer, sequence, payload
+            self._number, queues, durable, priority, expires_at_ms, producer, sequence, payload, due_at_ms
         )  # fmt: skip
         handed_on = ForwardedMessage(frame)
         self._kept.append(handed_on)
@@ -357,8 +357,10 @@ class ForwardReceiver:
 
     def _read(self, frame: ForwardMessage) -> Message:
         producer, sequence = (frame.producer, frame.sequence) if frame.producer else (self._producer, frame.number)
-        expires_at_ms = self._resources.catalog.clock.converted(frame.expires_at_ms, self._exchanges)
-        return Message(frame.payload, frame.durable, frame.priority, expires_at_ms, producer, sequence)
+        message = Message(
+            frame.payload, frame.durable, frame.priority, frame.expires_at_ms, producer, sequence, frame.due_at_ms
+        )
+        return by_clock(message, self._resources.catalog.clock, self._exchanges)
 
     def _publish(self, frame: ForwardMessage, now_ms: int) -> CommitToken:
         resources, message = self._resources, self._read(frame)

@@ -77,6 +77,8 @@ class Hello(NamedTuple):
     is older."""
     reads_marks: bool = False
     """It understands the event `HandedOut`. False: as of `reads_clock`."""
+    reads_schedules: bool = False
+    """It understands messages that are due later. False: as of `reads_clock`."""
 
 
 class Resync(StrEnum):

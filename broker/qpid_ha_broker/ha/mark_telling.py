@@ -1,13 +1,17 @@
-"""Whether a primary tells in the log how far queues were handed out: an older release cannot read that.
+"""Whether a primary tells in the log what an older release cannot read: how far queues were handed out, and messages
+that are due later.
 
 1. All that follow, and all that are in sync, have said that they can: it begins, and says what has gone out so far.
 2. One comes that cannot: it ends, and that broker compares what both hold, without the events about it.
 3. Nobody follows, and nobody else is in sync: as 1, for the store and for who comes later.
+
+Messages that are due later are refused as long as one follows that cannot read them. One that is away may have a later
+release when it is back; else it cannot follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from qpid_ha_broker.ha.backup_link import BackupLink
 from qpid_ha_broker.ha.context import MemberContext
@@ -29,6 +33,12 @@ class MarkTelling:
             )
             self._set.end_marks()
             self._ctx.want_turn()
+
+    def backups_are(self, backups: Iterable[BackupLink]) -> None:
+        """One came, or went."""
+        older = sorted({backup.name for backup in backups if not backup.hello.reads_schedules})
+        why = f"delayed delivery has to wait until {', '.join(older)} has this release, too" if older else ""
+        self._set.state.marks.why_no_delay = why
 
     def turn_ended(self, backups: Collection[BackupLink], in_sync: InSyncSet) -> None:
         """Begin, once nothing is against it."""

@@ -84,6 +84,7 @@ class Primary:
         if batch is not None:  # it is in the state, so it has to be in the journal: what comes next goes on from there
             self._persist(batch)
         self._ctx.replication.refusal = None
+        self._marks.backups_are(())
 
     # --- a backup comes
 
@@ -100,6 +101,7 @@ class Primary:
         backup = self.links[link] = BackupLink(link, hello, self._ctx.clock_s)
         backup.probation_s = self._admission.probation_s(hello.name)
         self._marks.backup_came(backup)
+        self._marks.backups_are(self.links.values())
         by_tail = self._feed.welcome(backup, hello)
         if hello.name in self.in_sync and not (by_tail and backup.vote_history_intact):
             self._leave(hello.name, "it has to catch up from scratch")
@@ -355,6 +357,7 @@ class Primary:
         """A backup's channel is gone. One of the last in-sync set that was not level yet is waited for all the same,
         as it may be back at once; but not one that has said that it ends."""
         backup = self.links.pop(link)
+        self._marks.backups_are(self.links.values())
         self._ctx.note("warning", f"backup {backup.name} is disconnected: {reason}")
         is_awaited = backup.name in self._expected and end is not LinkEnd.STOPPING
         if backup.name in self.in_sync and not is_awaited:

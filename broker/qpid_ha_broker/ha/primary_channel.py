@@ -26,9 +26,14 @@ class GreetingForm(NamedTuple):
         return self.additions > 0
 
     @property
-    def is_newest(self) -> bool:
+    def has_marks(self) -> bool:
         """With what came after that, too: marks, and why a store takes nothing."""
         return self.additions > 1
+
+    @property
+    def is_newest(self) -> bool:
+        """With what came then: messages that are due later."""
+        return self.additions > 2
 
 
 class Greetings:
@@ -90,7 +95,7 @@ class PrimaryChannel:
         self._welcomed_s = float("-inf")
         self._short_in_a_row = 0
         """Times that a primary was lost shortly after its welcome."""
-        self._greetings = Greetings(additions=2)
+        self._greetings = Greetings(additions=3)
         self.told_problem = ""
         """Why the store of this broker took nothing when it greeted, which is told to whoever is not too old for that;
         empty: it took what it was given, then or since."""

@@ -522,8 +522,9 @@ class Connecting(Standby):
                 set=ctx.resource_set.name,
                 started=replica.history.started() if parts.channel.greeting.is_full else (),
                 reads_clock=parts.channel.greeting.is_full,
-                store_problem=parts.channel.told_problem if parts.channel.greeting.is_newest else "",
-                reads_marks=parts.channel.greeting.is_newest,
+                store_problem=parts.channel.told_problem if parts.channel.greeting.has_marks else "",
+                reads_marks=parts.channel.greeting.has_marks,
+                reads_schedules=parts.channel.greeting.is_newest,
             ),
         )
 

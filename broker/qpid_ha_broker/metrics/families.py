@@ -128,6 +128,7 @@ QUEUES: Final = _table(
     Family("qpid_ha_queue_messages", _G, "Messages in the queue, with those that somebody has.", _QUEUE),
     Family("qpid_ha_queue_message_bytes", _G, "Bytes of payload in the queue.", _QUEUE),
     Family("qpid_ha_queue_acquired_messages", _G, "Messages that consumers have and have not answered.", _QUEUE),
+    Family("qpid_ha_queue_scheduled_messages", _G, "Messages that wait for their time.", _QUEUE),
     Family("qpid_ha_queue_consumers", _G, "Consumers, with those that only browse.", _QUEUE),
     Family(
         "qpid_ha_queue_oldest_message_age_seconds", _G, "Since the oldest message came; 0: the queue is empty.", _QUEUE

@@ -91,6 +91,7 @@ def queue_pieces(
                 messages.count,
                 messages.size,
                 messages.acquired,
+                messages.schedule.count,
                 len(queue.dispatcher.consumers),
                 oldest_age_s(queue, now_ms),
                 *counters.of(queue),

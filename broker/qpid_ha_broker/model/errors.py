@@ -43,6 +43,10 @@ class InUse(ModelError):
     """Somebody uses the object: its exclusive owner, a consumer, or messages where it had to be empty."""
 
 
+class NotSupported(ModelError):
+    """What was asked for is not there now; the text says what to do."""
+
+
 class RefusedBefore(ModelError):
     """A numbered message was refused when it came before: it is not taken under that number any more."""
 

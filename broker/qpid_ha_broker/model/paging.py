@@ -266,7 +266,7 @@ class Paging:
             if body is None or type(body) is BodyRef:
                 continue
             size = len(body)
-            if entry.holder is not None or entry.id in kept:
+            if not entry.is_free or entry.id in kept:
                 tally.left += size
                 continue
             at = places[entry.id]
@@ -286,8 +286,8 @@ class Paging:
 
 def _seal(entry: Entry, body: bytes, part: bool) -> int:
     """What `PlacedRecords` has for this message, if the record there is its own."""
-    lsn, (queues, durable, priority, expires_at_ms, key) = entry.id, entry.header
-    if len(queues) == 1 and not key:
+    lsn, (queues, durable, priority, expires_at_ms, key, due_at_ms) = entry.id, entry.header
+    if len(queues) == 1 and not key and not due_at_ms:
         head = PLAIN_HEAD.pack(
             lsn, RecordKind.ENQUEUED, PART if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queues[0]
         )

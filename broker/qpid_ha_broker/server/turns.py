@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.sets.timed_queues import NEVER_MS
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.runtime.due_parties import DueParties, TurnPlace
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.outside import OutsideBrokers
 from qpid_ha_broker.server.sets.set_cluster import SetCluster
+from qpid_ha_broker.server.sets.turn_timer import TurnTimer
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.loading import StoreLoading
+
+DUE_SOON_MS: Final = 500
+"""Before a message is due that is so later, there will have been a tick."""
 
 
 class TurnsHost(Host, Protocol):
@@ -49,6 +55,10 @@ class Turns:
         self._is_due = False
         self._has_news = False
         """Something was committed of which clients may not have been told yet."""
+        self._due_soon: dict[HostedSet, None] = {}
+        """Sets in which a message is due that waits, before the next tick."""
+        self._timer = TurnTimer(self._something_is_due)
+        """Of these."""
         self._others: Sequence[tuple[HostedSet, LogBatch | None]] = ()
         """The sets other than `default` that had the last turn, with what it wrote."""
         container = broker.container
@@ -88,6 +98,10 @@ class Turns:
         if sets is not None:
             sets.service.turn_begins()
         (_, batch), *others = container.turn()
+        for hosted in (container.default, *(hosted for hosted, _ in others)):
+            next_due_ms = hosted.resources.catalog.timed.next_due_ms
+            if next_due_ms != NEVER_MS:
+                self._turn_when_due(hosted, next_due_ms - hosted.now_ms)
         broker.is_in_turn = True
         broker.membership.default.turn_ended(batch)
         if others:
@@ -103,6 +117,18 @@ class Turns:
             broker.broker_store.pager.turn()
         if others and sets is not None:
             sets.turn_pagers(others)
+
+    def _turn_when_due(self, hosted: HostedSet, in_ms: int) -> None:
+        """Have a turn then, at the latest, in which is handed out what waits."""
+        if in_ms <= DUE_SOON_MS and not hosted.read_only:
+            self._due_soon[hosted] = None
+            self._timer.set(time.monotonic() + max(in_ms, 1) / 1000)
+
+    def _something_is_due(self) -> None:
+        due, self._due_soon = self._due_soon, {}
+        for hosted in due:
+            hosted.tick_in_turn()
+        self.schedule()
 
     def _tell_between(self) -> None:
         if not self._has_news:  # a turn was faster

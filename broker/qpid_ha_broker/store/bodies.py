@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
-from qpid_ha_broker.events.layout import ONE_QUEUE, PART, RecordKind, word_of
+from qpid_ha_broker.events.layout import ENQUEUED_KINDS, ONE_QUEUE, PART, RecordKind, word_of
 from qpid_ha_broker.events.scan import queues_at, scan_plain
 from qpid_ha_broker.model.paging import PART_SEAL, BodyPiece, PlacedRecords
 from qpid_ha_broker.model.queues.paged import BodyDamaged
@@ -31,8 +31,8 @@ from .layout import (
 )
 from .reading import open_blocks
 
-_PART_ENQUEUED: Final = word_of(RecordKind.ENQUEUED, PART)
-_ENQUEUEDS: Final = (word_of(RecordKind.ENQUEUED), _PART_ENQUEUED)
+_PARTS: Final = tuple(word_of(kind, PART) for kind in ENQUEUED_KINDS)
+_ENQUEUEDS: Final = (word_of(RecordKind.ENQUEUED), *_PARTS, word_of(RecordKind.SCHEDULED))
 _BREATH: Final = 256
 """Records between two moments at which other threads may run: a server waits for this one otherwise."""
 PIECE_RECORDS: Final = 65_536
@@ -160,7 +160,7 @@ class _Found:
         at, count, current, records = 0, 0, -1, _none()
         for size, seal, lsn, word, durable, _, _, lengths, queue in scan_plain(data):
             if durable and word in _ENQUEUEDS:
-                if word == _PART_ENQUEUED:
+                if word in _PARTS:
                     seal |= PART_SEAL
                 if lengths == ONE_QUEUE:
                     if queue != current:

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.fields import read_ids
-from qpid_ha_broker.events.layout import HEADER_BYTES, IDS, LOCAL_BASE, PLAIN, RecordKind
+from qpid_ha_broker.events.layout import ENQUEUED_KINDS, HEADER_BYTES, IDS, LOCAL_BASE, PLAIN, RecordKind
 from qpid_ha_broker.events.scan import RecordError, scan
 from qpid_ha_broker.ha.frames import GenerationEntry
 from qpid_ha_broker.store.survey import NO_LIMIT
 
 _FIRST_QUEUE: Final = PLAIN.between("durable", "queue")
-_ENQUEUED: Final = int(RecordKind.ENQUEUED)
+_ENQUEUED_KINDS: Final = frozenset(map(int, ENQUEUED_KINDS))
 _DEQUEUED: Final = int(RecordKind.DEQUEUED)
 
 
@@ -79,7 +79,7 @@ class Evidence:
 
     def _skim(self, data: bytes, lsn: int, kind: int, at: int, end: int) -> None:
         """Take in the record with that LSN and kind, whose body begins at `at`."""
-        if kind == _ENQUEUED and end - at >= _FIRST_QUEUE.size:
+        if kind in _ENQUEUED_KINDS and end - at >= _FIRST_QUEUE.size:
             durable, _, _, queues, _, queue = _FIRST_QUEUE.unpack_from(data, at)
             if not durable:
                 self.transient += queues

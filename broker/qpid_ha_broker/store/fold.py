@@ -52,7 +52,10 @@ from .survey import Survey, survey
 _ENQUEUED: Final = word_of(RecordKind.ENQUEUED)
 """No part of a unit. The next likewise."""
 _DEQUEUED: Final = word_of(RecordKind.DEQUEUED)
-_PART_ENQUEUED: Final = word_of(RecordKind.ENQUEUED, PART)
+_OTHER_MESSAGES: Final = frozenset(
+    (word_of(RecordKind.ENQUEUED, PART), word_of(RecordKind.SCHEDULED), word_of(RecordKind.SCHEDULED, PART))
+)
+"""A message of a unit, or one that is due later."""
 _SEALED: Final = SEAL.end
 _DURABLE_AT: Final = ENQUEUED.offsets["durable"]
 _IDS_PER_EVENT: Final = 65_536
@@ -266,7 +269,7 @@ class Sieve:
             if start >= 0:
                 pieces.append(bytes(view[start:offset]))
                 start = -1
-            if word == _PART_ENQUEUED or (word == _ENQUEUED and lengths != one_queue):
+            if word in _OTHER_MESSAGES or (word == _ENQUEUED and lengths != one_queue):
                 pieces += self._other(bytes(view[offset : offset + size]))
             offset += size
         if start >= 0:
@@ -275,7 +278,7 @@ class Sieve:
         return pieces
 
     def _other(self, record: bytes) -> list[bytes]:
-        """A message of several queues, with a key, or of a transaction."""
+        """A message of several queues, with a key, of a transaction, or that is due later."""
         (lsn, event, part), *_ = decode(record).records
         if not isinstance(event, ev.Enqueued) or not event.durable:
             return []

@@ -204,7 +204,7 @@ class Loader:
                         if crc32(sealed) == checksum:
                             header = None if expires else headers.get(priority)
                             if header is None:
-                                header = new(MessageHeader, (ids, True, priority, expires, ""))
+                                header = new(MessageHeader, (ids, True, priority, expires, "", 0))
                                 if not expires:
                                     headers[priority] = header
                             messages[lsn] = header, sealed[_PAYLOAD_AT:]

@@ -25,7 +25,7 @@ from .filters import RowFilters
 from .kernel_scan import chosen_kernel
 from .names import Naming, QueueNames
 from .part import JournalPart, LsnRange, PartGroup, StatePart, Substitute, part_of
-from .records import NONE, Enqueueds, Ints, Mask, Records, Rows, details
+from .records import IS_MESSAGE, NONE, Enqueueds, Ints, Mask, Records, Rows, details, event_name
 from .replicas import covering
 from .scan import DamagedBlock, Scan, Window
 from .state import StoreState
@@ -35,7 +35,7 @@ from .text import binaries, named, texts, times
 if TYPE_CHECKING:
     from .messages import Messages
 
-_EVENTS: Final[list[str | None]] = [RecordKind(code).name.lower() if code in BODIES else None for code in range(256)]
+_EVENTS: Final[list[str | None]] = [event_name(RecordKind(code)) if code in BODIES else None for code in range(256)]
 _DEQUEUED, _RELEASED = int(RecordKind.DEQUEUED), int(RecordKind.RELEASED)
 _REASONS: Final[list[str | None]] = [*(reason.name.lower() for reason in ev.DequeueReason), "failed", None]
 _FAILED, _NO_REASON = len(_REASONS) - 2, len(_REASONS) - 1
@@ -164,7 +164,7 @@ class Batches:
         chosen: Mask | None = window.counting()
         generations = self._learn(records, chosen)
         if self._state is not None:
-            kept = kinds == RecordKind.ENQUEUED
+            kept = IS_MESSAGE[kinds]
             chosen = kept if chosen is None else chosen & kept
         if self._filters.has("event"):
             accepted = self._accepted_kinds[kinds]
@@ -291,7 +291,7 @@ class WindowView:
 
     @cached_property
     def is_enqueued(self) -> Mask:
-        return self.rows.kinds == RecordKind.ENQUEUED  # type: ignore[no-any-return]
+        return IS_MESSAGE[self.rows.kinds]
 
     @cached_property
     def _owners(self) -> tuple[Ints, pa.Array]:
@@ -347,8 +347,17 @@ def _reason(view: WindowView) -> pa.Array:
 
 
 def _expires(events: Enqueueds) -> pa.Array:
-    expires = np.minimum(events.expires_ms.view(np.uint64), np.uint64(_LAST_MS)).astype(np.int64)
-    return times(expires, expires == 0)
+    return _times_of(events.expires_ms)
+
+
+def _due(events: Enqueueds) -> pa.Array:
+    return _times_of(events.due_ms)
+
+
+def _times_of(numbers: Ints) -> pa.Array:
+    """Null where it is 0."""
+    bounded = np.minimum(numbers.view(np.uint64), np.uint64(_LAST_MS)).astype(np.int64)
+    return times(bounded, bounded == 0)
 
 
 _LAST_MS: Final = 253_402_300_799_000
@@ -389,6 +398,7 @@ _MAKERS: Final[dict[str, Callable[[WindowView], pa.Array]]] = {
     "durable": lambda view: view.of_enqueued(lambda events: events.durable),
     "priority": lambda view: view.of_enqueued(lambda events: events.priority),
     "expires_at": lambda view: view.of_enqueued(_expires),
+    "due_at": lambda view: view.of_enqueued(_due),
     "key": _key,
     "size": lambda view: view.of_enqueued(lambda events: events.ends - events.starts),
     "payload": _payload,

@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from qpid_ha_broker.events.layout import RecordKind
+from qpid_ha_broker.events.layout import ENQUEUED_KINDS, RecordKind
 from qpid_ha_broker.model.transactions.producers import name_of
 
 from .records import Records, Rows
 
-_OF_MESSAGES: Final = (RecordKind.ENQUEUED, RecordKind.DEQUEUED, RecordKind.ACQUIRED, RecordKind.RELEASED)
+_OF_MESSAGES: Final = (*ENQUEUED_KINDS, RecordKind.DEQUEUED, RecordKind.ACQUIRED, RecordKind.RELEASED)
 
 
 def details_of(records: Records, rows: Rows) -> pa.Array:

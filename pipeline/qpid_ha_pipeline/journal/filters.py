@@ -10,7 +10,7 @@ from qpid_ha_broker.events.layout import RecordKind
 from qpid_ha_pipeline.errors import PipelineError
 from qpid_ha_pipeline.options import JournalOptions
 
-from .records import Ints, Mask
+from .records import Ints, Mask, event_name
 from .survey import SurveyedPiece
 
 
@@ -63,8 +63,9 @@ class RowFilters:
 
 
 def _check_events(events: tuple[str, ...]) -> None:
-    unknown = [event for event in events if event.upper() not in RecordKind.__members__]
+    known = list(dict.fromkeys(map(event_name, RecordKind)))
+    unknown = [event for event in events if event.lower() not in known]
     if unknown:
-        near = get_close_matches(unknown[0].upper(), RecordKind.__members__, n=1)
-        hint = f"did you mean {near[0].lower()}?" if near else ", ".join(RecordKind.__members__).lower()
+        near = get_close_matches(unknown[0].lower(), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else ", ".join(known)
         raise PipelineError(f"event: there is no event {unknown[0]!r}: {hint}")

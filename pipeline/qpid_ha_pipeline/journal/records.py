@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.layout import (
     ENQUEUED,
+    ENQUEUED_KINDS,
     HEADER,
     HEADER_BYTES,
     IDS,
@@ -50,11 +51,23 @@ _ID: Final = np.dtype("<i8")
 """Of a queue or a message."""
 _SIZE: Final = HEADER.between("size", "size")
 
-_ENQUEUED: Final = int(RecordKind.ENQUEUED)
+_SCHEDULED: Final = int(RecordKind.SCHEDULED)
+IS_MESSAGE: Final = np.zeros(256, np.bool_)
+"""By kind: the record brings a message."""
+IS_MESSAGE[list(ENQUEUED_KINDS)] = True
+_DUE: Final = np.dtype("<i8")
+"""When a message is due, between its key and its payload."""
 _WITH_IDS: Final = np.zeros(256, np.bool_)
 _WITH_IDS[[RecordKind.DEQUEUED, RecordKind.ACQUIRED, RecordKind.RELEASED]] = True
 _KNOWN: Final = np.zeros(256, np.bool_)
 _KNOWN[[int(kind) for kind in RecordKind]] = True
+
+
+def event_name(kind: RecordKind) -> str:
+    """What it is called in the column `event`. A message that is due later is one like others."""
+    return (RecordKind.ENQUEUED if kind in ENQUEUED_KINDS else kind).name.lower()
+
+
 _RUN: Final = 32
 """Records of one size in a row from which on it pays to look for more of them at once."""
 _STRIDE: Final = 256
@@ -274,6 +287,17 @@ class Records:
                 lengths[(firsts == first[0]) & (starts + length <= ends)] = length
         return lengths
 
+    def due_bytes(self, chosen: Ints) -> Ints:
+        """What is between key and payload of messages."""
+        return np.where(self.kinds[chosen] == _SCHEDULED, _DUE.itemsize, 0)
+
+    def numbers(self, places: Ints) -> Ints:
+        """Of 8 bytes each, wherever they lie."""
+        if not len(places):
+            return places
+        view = np.ndarray((len(self.data) - _ID.itemsize + 1,), _ID, self.data, 0, (1,))
+        return view[places]
+
     def fail(self, index: int) -> None:
         """Something about this record does not add up: say what. Raises RecordError."""
         self.event(index)
@@ -292,7 +316,7 @@ class Rows:
         self.records = records
         chosen = np.arange(len(records), dtype=np.int64) if chosen is None else chosen
         kinds = records.kinds[chosen]
-        is_enqueued, has_ids = kinds == _ENQUEUED, _WITH_IDS[kinds]
+        is_enqueued, has_ids = IS_MESSAGE[kinds], _WITH_IDS[kinds]
         counts = np.ones(len(chosen), np.int64)
         self._check_enqueued(chosen[is_enqueued], counts, is_enqueued)
         self._check_ids(chosen[has_ids], counts, has_ids)
@@ -323,7 +347,8 @@ class Rows:
     def _check_enqueued(self, chosen: Ints, counts: Ints, where: Mask) -> None:
         records = self.records
         queues, key_bytes = records.lengths(chosen)
-        bad = np.flatnonzero(ENQUEUED.end + _ID.itemsize * queues + key_bytes > records.sizes[chosen])
+        fixed = ENQUEUED.end + records.due_bytes(chosen)
+        bad = np.flatnonzero(fixed + _ID.itemsize * queues + key_bytes > records.sizes[chosen])
         if len(bad):
             records.fail(int(chosen[bad[0]]))
         counts[where] = queues
@@ -339,19 +364,17 @@ class Rows:
 
     def _spread_enqueued(self, rows: Ints, place: Ints) -> None:
         owners = self.record[rows]
-        self.queue_ids[rows] = self._numbers(self.records.offsets[owners] + ENQUEUED.end + _ID.itemsize * place[rows])
+        self.queue_ids[rows] = self.records.numbers(
+            self.records.offsets[owners] + ENQUEUED.end + _ID.itemsize * place[rows]
+        )
         self.message_ids[rows] = self.records.lsns[owners]
 
     def _spread_ids(self, rows: Ints, place: Ints) -> None:
         owners = self.record[rows]
         self.queue_ids[rows] = self.records.field(_IDS, "queue", owners).view(np.int64)
-        self.message_ids[rows] = self._numbers(self.records.offsets[owners] + IDS.end + _ID.itemsize * place[rows])
-
-    def _numbers(self, places: Ints) -> Ints:
-        if not len(places):
-            return places
-        view = np.ndarray((len(self.records.data) - _ID.itemsize + 1,), _ID, self.records.data, 0, (1,))
-        return view[places]
+        self.message_ids[rows] = self.records.numbers(
+            self.records.offsets[owners] + IDS.end + _ID.itemsize * place[rows]
+        )
 
 
 NONE: Final = -1
@@ -369,8 +392,17 @@ class Enqueueds:
         self.ends = records.offsets[chosen] + records.sizes[chosen]
         """Where the payload ends."""
         self.key_ends = self.key_starts + key_bytes
-        self.starts = self.key_ends + records.format_bytes(self.key_ends, self.ends)
+        payloads = self.key_ends + records.due_bytes(chosen)
+        self.starts = payloads + records.format_bytes(payloads, self.ends)
         """Where the message begins, behind the format that may be in front of it."""
+
+    @property
+    def due_ms(self) -> Ints:
+        """0: at once."""
+        due = np.zeros(len(self._chosen), np.int64)
+        scheduled = np.flatnonzero(self._records.due_bytes(self._chosen))
+        due[scheduled] = self._records.numbers(self.key_ends[scheduled])
+        return due
 
     @property
     def durable(self) -> Mask:

@@ -23,6 +23,7 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management import Management
 from qpid_ha_broker.amqp.nodes.node_wait import WaitingAttach
 from qpid_ha_broker.amqp.nodes.sets_administration import SetsAdministration
+from qpid_ha_broker.amqp.nodes.terminus import DELAYED_DELIVERY
 from qpid_ha_broker.amqp.selectors.message_reader import AmqpMessageReader
 from qpid_ha_broker.amqp.wire.conditions import RESOURCE_LOCKED, RESOURCE_SETS, AmqpError
 from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
@@ -351,6 +352,7 @@ class Container:
             "SHARED-SUBS",
             "qpid.known-hosts",
             "qpid.known-hosts-of-broker",
+            *(() if self.default.resources.replicated.state.marks.why_no_delay else (DELAYED_DELIVERY,)),
             *(("qpid.producer-deduplication",) if deduplicates else ()),
             *((RESOURCE_SETS,) if self.directory.has_many_sets else ()),
         )

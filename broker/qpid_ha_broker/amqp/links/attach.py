@@ -351,7 +351,7 @@ def _publisher(
     target: Target | None = None
     relays = connection.relay.relays
     if not (terminus.dynamic or terminus.address) and relays is not None:
-        answer_terminus(link.target, link.remote_target, terminus, None, durable=False)
+        answer_terminus(link.target, link.remote_target, terminus, None, durable=False, is_target=True)
         if connection.session is not None:  # what one set has confirmed says nothing of the others
             check_link_name(link.name)
             link.properties = {proton.symbol(CONFIRMED): proton.ulong(0)}
@@ -369,7 +369,7 @@ def _publisher(
         target = nodes.find_to_publish(terminus.address, subject_of(connection, relay), terminus)
         _check_one_way(connection, target.hosted, terminus.address)
     node, key = (None, None) if target is None else (target.node, target.key)
-    answer_terminus(link.target, link.remote_target, terminus, node, key or "", durable=False)
+    answer_terminus(link.target, link.remote_target, terminus, node, key or "", durable=False, is_target=True)
     part = None if terminus.dynamic else _session_part(connection, link, relay)
     if part is not None:
         _tell_confirmed(connection, part, link, target, relay)

@@ -17,9 +17,10 @@ from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.links.far_link import FarLink
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
 from qpid_ha_broker.amqp.links.remote_links import RemoteDriver, RemoteTarget
+from qpid_ha_broker.amqp.links.sent_payload import sent_payload
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.annotations import annotated
+from qpid_ha_broker.amqp.wire.annotations import Clocks, annotated, with_expiry, without_delay
 from qpid_ha_broker.amqp.wire.conditions import (
     LINK_REDIRECT,
     MESSAGE_SIZE,
@@ -268,10 +269,11 @@ class InboundBridge(Bridge, EachTransfer):
         """Raises AmqpError for one that this broker would not take from a client."""
         sections = self._container.sections
         header = sections.header(payload)
-        expires_at_ms = self.hosted.now_ms + header.ttl_ms if header.ttl_ms else 0
-        message = Message(payload, header.durable, header.priority, expires_at_ms)
+        clocks = Clocks(self.hosted, self._container.steady)
+        message = with_expiry(sections, payload, header, clocks)
         if payload[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
-            annotated(sections, message, header.length, now_ms=self._container.steady.wall_ms(), with_numbers=False)
+            # A delay has passed where it comes from.
+            message = annotated(sections, message, header.length, clocks, with_numbers=False, with_delay=False)
         return message
 
     def _publish_waiting(self) -> None:
@@ -445,10 +447,7 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
         if len(path) >= MOST_STEPS:
             way = " -> ".join(map(str, path))
             raise AmqpError(NOT_ALLOWED, f"a message came over {MOST_STEPS} bridges, {way}: shorten the way")
-        if self.queue.is_redelivered(entry):
-            body = sections.redelivered(body, self.queue.deliveries_before(entry))
-        else:
-            body = sections.fresh(body)
+        body = sent_payload(sections, self.queue, entry, without_delay(body), self.hosted.now_ms)
         return with_path(body, (*path, self._step))
 
     def _reject(self, entry: Entry, reason: str) -> None:

@@ -20,7 +20,7 @@ from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
 from qpid_ha_broker.amqp.nodes.terminus import Terminus, terminus_of_message
 from qpid_ha_broker.amqp.wire import engine
-from qpid_ha_broker.amqp.wire.annotations import annotated
+from qpid_ha_broker.amqp.wire.annotations import Clocks, annotated, with_expiry
 from qpid_ha_broker.amqp.wire.conditions import (
     MESSAGE_SIZE,
     NOT_FOUND,
@@ -33,9 +33,16 @@ from qpid_ha_broker.amqp.wire.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer, Transfer
-from qpid_ha_broker.amqp.wire.group_ids import PROPERTIES_CODE, SHORT_PROPERTIES, TEN, WITHOUT_GROUP
+from qpid_ha_broker.amqp.wire.group_ids import (
+    MANY,
+    PROPERTIES_CODE,
+    SHORT_PROPERTIES,
+    UPTO_EXPIRY,
+    UPTO_GROUP,
+    WITHOUT_GROUP,
+)
 from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RelayRequest
-from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
+from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS, PROPERTIES
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
@@ -45,6 +52,7 @@ from qpid_ha_broker.model.sets.resources import UNIT_BYTES, UNIT_MESSAGES, publi
 from qpid_ha_broker.model.transactions.producers import REFUSED_MOST, relayed_producer
 from qpid_ha_broker.model.transactions.transaction import Message, Publish
 
+_PROPERTIES = bytes((PROPERTIES,))
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
 
 Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
@@ -313,10 +321,10 @@ class IncomingLink(ReceivingLink):
         self.spans_sets = target is None or isinstance(target.node, Exchange)
         self._queue = target.node if target is not None and isinstance(target.node, Queue) else None
         self._container = container
-        self._publish = hosted.resources.publish
         self._enqueue_plain = hosted.resources.enqueue_plain
         self._deduplication = hosted.resources.deduplication
         self._read_header = container.sections.header
+        self._clocks = Clocks(hosted, container.steady)
         hosted.links[self] = None
         if relay is not None and relay.producer:
             self._relayed_by = relayed_producer(self._sent_by.subject.user, relay.producer)
@@ -337,6 +345,7 @@ class IncomingLink(ReceivingLink):
             super().transfers(batch)
             return
         limit, has_short = self.max_message_bytes, False
+        absolute_expiry = self._container.sections.absolute_expiry
         enqueue, read_header, log = resources.sets.holding(queue).enqueue_plain, self._read_header, queue.log
         for transfer in batch:
             delivery, payload, settled, state = transfer
@@ -351,9 +360,11 @@ class IncomingLink(ReceivingLink):
             if header is not None and not header.ttl_ms:
                 at = header.length + 2
                 start = payload[at : at + 2]
+                fields = payload[at + 3 : at + 4] if start == SHORT_PROPERTIES else MANY
                 is_plain = start in WITHOUT_GROUP or (
                     start[:1] == PROPERTIES_CODE
-                    and (not queue.detects_groups or (start == SHORT_PROPERTIES and payload[at + 3 : at + 4] <= TEN))
+                    and (not queue.detects_groups or fields <= UPTO_GROUP)
+                    and (fields <= UPTO_EXPIRY or not absolute_expiry(payload, header.length))
                 )
             if header is None or not is_plain:
                 super().transfers([transfer])
@@ -378,17 +389,10 @@ class IncomingLink(ReceivingLink):
         message: Message | None = None
         try:
             header = self._read_header(whole)
-            expires_at_ms = hosted.now_ms + header.ttl_ms if header.ttl_ms else 0
-            message = Message(whole, header.durable, header.priority, expires_at_ms)
+            message = with_expiry(container.sections, whole, header, self._clocks)
             if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
                 with_numbers = self._deduplication.producers > 0
-                found = annotated(
-                    container.sections,
-                    message,
-                    header.length,
-                    now_ms=container.steady.wall_ms(),
-                    with_numbers=with_numbers,
-                )
+                found = annotated(container.sections, message, header.length, self._clocks, with_numbers=with_numbers)
                 message = self._known_as(found) if found.producer else found
             if self._relay is not None and self._joins_relayed(delivery, message, settled, state):
                 return
@@ -401,7 +405,7 @@ class IncomingLink(ReceivingLink):
             elif lsn := self._enqueue_plain(queue, message):
                 waits = queue.log, lsn, None, delivery
             else:
-                waits = (*self._publish(queue, message, hosted.now_ms), delivery)
+                waits = (*hosted.resources.publish(queue, message, hosted.now_ms), delivery)
         except (ModelError, AmqpError) as error:
             self.flush_accepted()  # what came before it has lower numbers
             if self._has_ended:
@@ -428,7 +432,7 @@ class IncomingLink(ReceivingLink):
             self._forget_named()
             self._named = message.producer, key
             self._producers.began(key)
-        return Message(*message[:-2], key, message.sequence)
+        return message._replace(producer=key)
 
     def _forget_named(self) -> None:
         if self._named[1]:
@@ -489,8 +493,7 @@ class IncomingLink(ReceivingLink):
         queue, producer = self._queue, self._relayed_by
         is_plain = producer and not (settled or state == engine.TRANSACTIONAL or message.producer)
         if is_plain and (number := engine.number_if_any(delivery)) is not None:
-            payload, durable, priority, expires_at_ms, *_ = message
-            self._relayed.append((delivery, Message(payload, durable, priority, expires_at_ms, producer, number)))
+            self._relayed.append((delivery, message._replace(producer=producer, sequence=number)))
             self._relayed_bytes += len(message.payload)
             may_wait = len(self._relayed) < UNIT_MESSAGES and self._relayed_bytes < UNIT_BYTES
             if may_wait and queue is not None and not queue.needs_care:

@@ -10,6 +10,7 @@ import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.links.paced_consumer import PacedConsumer
+from qpid_ha_broker.amqp.links.sent_payload import sent_payloads
 from qpid_ha_broker.amqp.nodes.access_checks import client_names
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
@@ -177,14 +178,8 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     # --- messages out
 
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
-        sections, queue, sender = self._container.sections, self.queue, self._sender
-        fresh, below = sections.fresh, queue.redelivered_below
-        payloads = [
-            sections.redelivered(body, queue.deliveries_before(entry))
-            if entry.acquired_before or entry.id <= below  # `is_redelivered`, without a call
-            else fresh(body)
-            for entry, body in zip(entries, bodies, strict=False)
-        ]
+        queue, sender = self.queue, self._sender
+        payloads = sent_payloads(self._container.sections, queue, entries, bodies, self.hosted.now_ms)
         shows_ids = self.after is not None or self._relay is not None
         if self._presettled:
             for entry, payload in zip(entries, payloads, strict=True):
@@ -273,6 +268,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
     def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
         """What an outcome other than accepted comes to (AMQP 1.0 section 3.4); the flags are those of modified."""
+        self.hosted.touch()  # from now on it may have to wait
         if state == engine.REJECTED:
             self.hosted.resources.reject(self.queue, [entry])
         elif state == engine.MODIFIED and undeliverable:

@@ -422,7 +422,7 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
             engine.forget(delivery)
             container = self.connection.container
             if number in self._kept:
-                named = number_of(container.sections, self._kept[number][1], container.steady.wall_ms())
+                named = number_of(container.sections, self._kept[number][1])
                 self._refused = (*self._refused, *([] if named is None else [named]))[-REFUSED_MOST:]
             near = self._drop(number)
             if near is not None:

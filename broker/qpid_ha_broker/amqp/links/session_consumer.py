@@ -17,6 +17,7 @@ import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink, abandon
+from qpid_ha_broker.amqp.links.sent_payload import sent_payload
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.session_links import TAKEN
 from qpid_ha_broker.amqp.nodes.terminus import Filters
@@ -156,13 +157,9 @@ class SessionConsumer(OutgoingLink):
             give_back_held(self.hosted.resources, held, self._part.epoch, failed=False)
 
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
-        sections, is_relayed = self._container.sections, self._relay is not None
+        sections, is_relayed, now_ms = self._container.sections, self._relay is not None, self.hosted.now_ms
         for entry, body in zip(entries, bodies, strict=False):
-            if self.queue.is_redelivered(entry):
-                payload = sections.redelivered(body, self.queue.deliveries_before(entry))
-            else:
-                payload = sections.fresh(body)
-            payload = with_message_id(payload, entry.id)
+            payload = with_message_id(sent_payload(sections, self.queue, entry, body, now_ms), entry.id)
             delivery, tag = self._sender.send(payload, entry.id if is_relayed else None)
             self._unsettled[delivery] = (entry, tag, len(payload))
             self._container.held.unsettled_bytes += len(payload)

@@ -28,7 +28,7 @@ from qpid_ha_broker.model.queues.dispatcher import Consumer, Handout
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
-from qpid_ha_broker.model.sets.message_clock import SteadyTime
+from qpid_ha_broker.model.sets.message_clock import SteadyTime, by_clock
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.model.work import Task
@@ -152,11 +152,10 @@ class HostedSet:
         return self.resources.catalog.clock.now_ms(self._host.now_ms)
 
     def by_own_clock(self, message: Message, other: HostedSet) -> Message:
-        """`message`, whose expiry is by the clock of `other`."""
-        if other is self or not message.expires_at_ms:
+        """`message`, whose times are by the clock of `other`."""
+        if other is self:
             return message
-        clock, other_clock = self.resources.catalog.clock, other.resources.catalog.clock
-        return message._replace(expires_at_ms=clock.converted(message.expires_at_ms, other_clock))
+        return by_clock(message, self.resources.catalog.clock, other.resources.catalog.clock)
 
     def open_gate(self) -> None:
         """Whoever comes for what it had before this broker led, has come."""
@@ -173,9 +172,9 @@ class HostedSet:
 
     def touch(self) -> None:
         """Something happened here, or was committed: have a turn."""
+        self.resources.catalog.now_ms = 0 if self.read_only else self.now_ms
         if not self.is_touched:
             self.is_touched = True
-            self.resources.catalog.now_ms = 0 if self.read_only else self.now_ms
             self._host.touched(self)
 
     @property
@@ -282,8 +281,12 @@ class HostedSet:
             link.flush_accepted()
 
     def tick(self) -> None:
-        """Expire messages and delete queues whose time has come; that is the primary's to do."""
+        """Expire messages and delete queues whose time has come; that is the primary's to do.
+
+        What is due, others may look at.
+        """
         if self.read_only:
+            self.resources.timers.fall_due(self.now_ms, Budget(self._host.clock, EXPIRY_S))
             return
         due = self.resources.timers.tick(self.now_ms, Budget(self._host.clock, EXPIRY_S))
         if due or self._unused:

@@ -154,7 +154,7 @@ class QueueType(EntityType):
     short_name = "queue"
     attributes = (
         *("name", "identity", "type", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued"),
-        *("id", "newest_message", "log_position", "arguments", "set"),
+        *("scheduled", "next_due_ms", "id", "newest_message", "log_position", "arguments", "set"),
     )
     settable = ("arguments",)
 

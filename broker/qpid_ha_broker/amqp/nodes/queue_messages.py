@@ -27,7 +27,7 @@ from qpid_ha_broker.model.commands.moving import MoveSelection, begin_move
 from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet, Unavailable
 from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.queues.queue import Queue, SessionLink
-from qpid_ha_broker.model.queues.sequence import DISPLACED, ELSEWHERE, EXPIRED, NO_LIMIT, Entry, Holder
+from qpid_ha_broker.model.queues.sequence import DISPLACED, ELSEWHERE, EXPIRED, NO_LIMIT, WAITING, Entry, Holder
 from qpid_ha_broker.model.sessions import session_label
 from qpid_ha_broker.model.transactions.transaction import Transaction
 
@@ -258,10 +258,11 @@ class Peek(QueueLook):
         expires_ms = self._clock.steady_ms(header.expires_at_ms) if header.expires_at_ms else None
         facts: Facts = {
             "id": str(entry.id),
-            "state": "available" if holder is None else "acquired",
-            "acquired_by": None if holder is None else _holder_text(holder),
+            "state": "available" if holder is None else "scheduled" if holder is WAITING else "acquired",
+            "acquired_by": None if holder is None or holder is WAITING else _holder_text(holder),
             "enqueued_ms": queue.log.write_times.time_of(entry.id),
             "expires_ms": expires_ms,
+            "due_ms": self._clock.steady_ms(header.due_at_ms) if header.due_at_ms else None,
             "durable": header.durable,
             "priority": header.priority,
             "delivery_count": entry.delivery_count,

@@ -44,6 +44,8 @@ TEMPORARY_CAPABILITIES = frozenset({"temporary-queue", "temporary-topic"})
 TEMPORARY = "temporary."
 """What the names of queues, and of topics, with a dynamic address begin with; for access control the name of one to be
 made."""
+DELAYED_DELIVERY = "DELAYED_DELIVERY"
+"""Of a target, and of a connection: what asks for that is delivered later."""
 SHARED = "shared"
 """Of a source: several links consume from one subscription, whose name is theirs up to a `|`."""
 GLOBAL = "global"
@@ -136,18 +138,20 @@ _OF_MESSAGES = tuple(
 
 def answer_terminus(
     own: proton.Terminus, remote: proton.Terminus, asked: Terminus, node: Queue | Exchange | None, key: str = "", *,
-    durable: bool, timeout_s: int = 0, sharing: frozenset[str] = frozenset(),
+    durable: bool, timeout_s: int = 0, sharing: frozenset[str] = frozenset(), is_target: bool = False,
 ) -> None:  # fmt: skip
     """Fill in what the peer gets: of capabilities and node properties those that hold for `node`, or for its `key`.
 
     `durable`: what has been set up outlives the link. With `timeout_s` it does for so long, counted from the end of the
     link, whatever else has ended. Nothing else does, and no unsettled deliveries. `sharing`: who shares it.
+    `is_target`: messages can be sent there.
     """
     own.copy(remote)
     own.durability = proton.Terminus.CONFIGURATION if durable else proton.Terminus.NONDURABLE
     own.expiry_policy = proton.Terminus.EXPIRE_NEVER if durable else proton.Terminus.EXPIRE_WITH_LINK
     own.timeout = timeout_s
-    _put_symbols(own.capabilities, sorted(asked.capabilities & (_held_by(node, key) | sharing)))
+    held = _held_by(node, key) | sharing | ({DELAYED_DELIVERY} if is_target else frozenset())
+    _put_symbols(own.capabilities, sorted(asked.capabilities & held))
     properties: dict[Any, object] = {}
     if isinstance(node, Queue):
         given = node.arguments.given

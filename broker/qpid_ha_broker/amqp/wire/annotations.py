@@ -1,4 +1,8 @@
-"""What message annotations ask the broker for: to know a message by its producer and number, or to deliver it later.
+"""What a message asks the broker for by its annotations: to know it by its producer and number, or to deliver it later;
+and when it expires.
+
+Whatever a client says of times is by the time of day. What is kept is by the message clock of the set
+(`model.sets.message_clock`): so far from its reading as what was said is from the time of day.
 
 Nearly all messages ask for neither, and must not pay for it. So one byte is looked at first (does a section of
 annotations follow the header at all?), then their bytes are searched for how the names begin, and only then are they
@@ -8,21 +12,28 @@ decoded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import proton
 
-from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_IMPLEMENTED, AmqpError
+from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, AmqpError, DecodeError
 from qpid_ha_broker.amqp.wire.sections import (
     MAX_NUMBERED_PAIRS,
+    MAX_PAIRS,
+    MESSAGE_ANNOTATIONS,
     NO_ANNOTATIONS,
     NUMBERED,
     PRODUCER,
     SEQUENCE,
+    Header,
     MessageSections,
     annotations_at,
+    entries_of,
+    find_section,
+    replace_annotations,
 )
 from qpid_ha_broker.amqp.wire.values import is_uuid
+from qpid_ha_broker.model.sets.message_clock import LAST_MS, SteadyTime
 from qpid_ha_broker.model.transactions.transaction import Message
 
 DELIVERY_TIME: Final = "x-opt-delivery-time"
@@ -39,22 +50,48 @@ _INTEGERS: Final = (
 """Exactly these: a boolean, a timestamp and a character are numbers to Python."""
 
 
+class MessageTime(Protocol):
+    """The set to which messages come."""
+
+    @property
+    def now_ms(self) -> int:
+        """By its message clock."""
+
+
+class Clocks(NamedTuple):
+    """What time it is when a message comes."""
+
+    hosted: MessageTime
+    steady: SteadyTime
+
+    def reading_at(self, time_ms: int) -> int:
+        """Of the message clock, when the time of day is `time_ms`; 1 at least."""
+        return max(self.hosted.now_ms + time_ms - self.steady.wall_ms(), 1)
+
+
 def annotated(
-    sections: MessageSections, message: Message, header_bytes: int, *, now_ms: int, with_numbers: bool
+    sections: MessageSections,
+    message: Message,
+    header_bytes: int,
+    clocks: Clocks | None,
+    *,
+    with_numbers: bool,
+    with_delay: bool = True,
 ) -> Message:
-    """`message` with its producer and its number, where its annotations name them.
+    """`message` with its producer, its number and when it is due, where its annotations say so.
 
     For messages that seem to have annotations: see `NO_ANNOTATIONS`. `header_bytes`: so long is its header section.
-    Raises AmqpError for what makes no sense, and for a message that is due only after `now_ms`: it would come too soon.
+    `clocks` None: nobody wants to know when it is due. `with_delay`: DELIVERY_DELAY counts. Raises AmqpError for what
+    makes no sense.
     """
     payload = message.payload
     start, end = annotations_at(payload, header_bytes)
-    is_delayed = payload.find(_DELAYED, start, end) >= 0
+    is_delayed = clocks is not None and payload.find(_DELAYED, start, end) >= 0
     if not is_delayed and not (with_numbers and payload.find(NUMBERED, start, end) >= 0):
         return message
     annotations = sections.annotations(payload)
-    if is_delayed:
-        _check_due(annotations, now_ms)
+    if clocks is not None and is_delayed:
+        message = message._replace(due_at_ms=_due_at_ms(annotations, clocks, with_delay=with_delay))
     if not with_numbers:
         return message
     producer, sequence = annotations.get(PRODUCER), annotations.get(SEQUENCE)
@@ -65,32 +102,65 @@ def annotated(
     return message._replace(producer=_producer(producer), sequence=_sequence(sequence))
 
 
-def number_of(sections: MessageSections, payload: bytes, now_ms: int) -> tuple[bytes, int] | None:
-    """The producer and the number of a message, as its annotations name them; None: none, or nothing that makes sense.
+def with_expiry(sections: MessageSections, payload: bytes, header: Header, clocks: Clocks) -> Message:
+    """The message `payload`, whose header is `header`, with the time at which it expires: the earlier one of what its
+    ttl and its absolute-expiry-time say."""
+    expires_at_ms = clocks.hosted.now_ms + header.ttl_ms if header.ttl_ms else 0
+    if absolute_ms := sections.absolute_expiry(payload, header.length):
+        by_clock = clocks.reading_at(absolute_ms)
+        expires_at_ms = min(expires_at_ms or by_clock, by_clock)
+    return Message(payload, header.durable, header.priority, expires_at_ms)
 
-    `now_ms`: as of `annotated`.
-    """
+
+def without_delay(payload: bytes) -> bytes:
+    """`payload` as it goes on to a broker that would have it wait once more; as it is where nothing says so."""
+    if payload.find(_DELAYED) < 0:
+        return payload
+    try:
+        start, end = find_section(payload, MESSAGE_ANNOTATIONS)
+        if not end:
+            return payload
+        entries = entries_of(payload, start, MAX_PAIRS)
+    except DecodeError:
+        return payload
+    kept = [payload[name_at : value_at + size] for name, name_at, value_at, size in entries if name != DELIVERY_DELAY]
+    return replace_annotations(payload, start, end, kept) if len(kept) < len(entries) else payload
+
+
+def number_of(sections: MessageSections, payload: bytes) -> tuple[bytes, int] | None:
+    """The producer and the number of a message, as its annotations name them; None: none, or none that make sense."""
     try:
         header_bytes = sections.header(payload).length
         if payload[header_bytes + 2 : header_bytes + 3] in NO_ANNOTATIONS:
             return None
-        message = annotated(sections, Message(payload), header_bytes, now_ms=now_ms, with_numbers=True)
+        message = annotated(sections, Message(payload), header_bytes, None, with_numbers=True)
     except AmqpError:
         return None
     return (message.producer, message.sequence) if message.producer else None
 
 
-def _check_due(annotations: Mapping[str, object], now_ms: int) -> None:
-    for name, latest_ms in ((DELIVERY_TIME, now_ms), (DELIVERY_DELAY, 0)):
-        value = annotations.get(name)
-        if value is None:
-            continue
-        if type(value) not in (*_INTEGERS, proton.timestamp) or not isinstance(value, int):
-            raise _refusal(name, "milliseconds", f"{value!r:.80}")
-        if value > latest_ms:
-            raise AmqpError(
-                NOT_IMPLEMENTED, f"{name} asks for delayed delivery, which is not there: send it when it is due"
-            )
+def _due_at_ms(annotations: Mapping[str, object], clocks: Clocks, *, with_delay: bool) -> int:
+    """By the message clock; 0: at once."""
+    time_ms, delay_ms = (_milliseconds(annotations, name) for name in (DELIVERY_TIME, DELIVERY_DELAY))
+    if time_ms is not None and delay_ms is not None:
+        raise _refusal(DELIVERY_TIME, f"either this or {DELIVERY_DELAY}", "both")
+    if time_ms:
+        return clocks.reading_at(time_ms)
+    if not (delay_ms and with_delay):
+        return 0
+    due_at_ms = clocks.hosted.now_ms + delay_ms
+    if due_at_ms > LAST_MS:
+        raise _refusal(DELIVERY_DELAY, "a time before the year 10000", f"{delay_ms} ms from now")
+    return due_at_ms
+
+
+def _milliseconds(annotations: Mapping[str, object], name: str) -> int | None:
+    value = annotations.get(name)
+    if value is None:
+        return None
+    if type(value) not in (*_INTEGERS, proton.timestamp) or not isinstance(value, int) or not 0 <= value <= LAST_MS:
+        raise _refusal(name, f"milliseconds, from 0 to {LAST_MS}", f"{value!r:.80}")
+    return int(value)
 
 
 def _producer(value: object) -> bytes:

@@ -58,6 +58,7 @@ _OF_MODEL = {
     errors.NotEnoughReplicas: NOT_ENOUGH_REPLICAS,
     errors.NotPrimary: NOT_ALLOWED,
     errors.QueueLocked: NOT_ALLOWED,
+    errors.NotSupported: NOT_IMPLEMENTED,
     errors.OtherSet: NOT_IMPLEMENTED,
     errors.ControllerRefusal: NOT_ALLOWED,
     errors.Unavailable: RESOURCE_LOCKED,

@@ -19,7 +19,7 @@ from qpid_ha_broker.amqp.wire.message_changes import (
     with_annotations,
     without_field,
 )
-from qpid_ha_broker.amqp.wire.sections import HEADER, PROPERTIES, MessageSections
+from qpid_ha_broker.amqp.wire.sections import ABSOLUTE_EXPIRY_FIELD, HEADER, PROPERTIES, MessageSections
 from qpid_ha_broker.model.message_reader import Death
 
 DEATH_COUNT: Final = "x-opt-death-count"
@@ -31,8 +31,6 @@ _MAX_TEXT: Final = 1024
 _MAX_TIME_MS: Final = (1 << 63) - 1
 _TTL_FIELD = 2
 """Place in the header's list (section 3.2.1)."""
-_ABSOLUTE_EXPIRY_FIELD = 8
-"""Place in the properties' list (section 3.2.4)."""
 
 
 def dead_letter(sections: MessageSections, payload: bytes, death: Death) -> bytes:
@@ -42,7 +40,7 @@ def dead_letter(sections: MessageSections, payload: bytes, death: Death) -> byte
     second is the only thing that is changed in what AMQP calls the bare message. What cannot be read is left as it is:
     also such a message is one that dead letters are there for.
     """
-    for section, field in ((HEADER, _TTL_FIELD), (PROPERTIES, _ABSOLUTE_EXPIRY_FIELD)):
+    for section, field in ((HEADER, _TTL_FIELD), (PROPERTIES, ABSOLUTE_EXPIRY_FIELD)):
         with suppress(DecodeError):
             payload = without_field(payload, section, field)
     with suppress(DecodeError):

@@ -39,8 +39,8 @@ PROPERTIES_CODE: Final = b"s"
 SHORT_PROPERTIES: Final = b"s\xc0"
 """How the section begins behind the two bytes of every section, in nearly every message that has one with fields. The
 number of these is two bytes further."""
-TEN: Final = b"\x0a"
-"""So many fields, and none of them is the group's."""
+UPTO_EXPIRY, UPTO_GROUP, MANY = b"\x08", b"\x0a", b"\xff"
+"""So many fields, and none of them is the time when it expires, or the group's; any number."""
 WITHOUT_GROUP: Final = frozenset(
     [b"sE", *(bytes((code, kind)) for code in range(PROPERTIES + 1, FOOTER + 1) for kind in range(256))]
 )

@@ -36,6 +36,12 @@ TO_FIELD = 2
 SUBJECT_FIELD = 3
 """Places in the properties' list (section 3.2.4)."""
 
+ABSOLUTE_EXPIRY_FIELD = 8
+_LIST0, _LIST8, _UPTO_EXPIRY = b"\x45", b"\xc0", bytes((ABSOLUTE_EXPIRY_FIELD,))
+_ANNOTATIONS_BEGIN, _PROPERTIES_BEGIN = (b"\x00S" + bytes((code,)) for code in (MESSAGE_ANNOTATIONS, PROPERTIES))
+_NO_PROPERTIES = frozenset(b"\x00S" + bytes((code,)) for code in range(APPLICATION_PROPERTIES, FOOTER + 1))
+"""How a section begins that comes after the properties, if there were any."""
+
 MAX_PAIRS = 1000
 """Of a map of properties or annotations in which something is sought."""
 MAX_TEXT_BYTES = 64 * 1024
@@ -136,24 +142,33 @@ class Header(NamedTuple):
 
     It says that somebody may have seen it where its publisher says so: a bridge passes on what it was told.
     """
+    first_acquirer: bool = True
+    """As its publisher says."""
+
+
+_TRUTHS = (b"\x42", b"\x41")
+_NULL, _UBYTE, _UINT, _SMALL_UINT, _UINT0 = b"\x40", b"\x50", b"\x70", b"\x52", b"\x43"
+
+
+def _uint(number: int) -> bytes:
+    if number < 256:
+        return _SMALL_UINT + bytes((number,)) if number else _UINT0
+    return _UINT + number.to_bytes(4, "big")
 
 
 def encode_header(durable: bool, priority: int, ttl_ms: int, first_acquirer: bool, delivery_count: int) -> bytes:
-    """A header section."""
-    data = proton.Data()
-    data.put_object(
-        proton.Described(
-            proton.ulong(HEADER),
-            [
-                durable,
-                proton.ubyte(priority),
-                proton.uint(ttl_ms) if ttl_ms else None,
-                first_acquirer,
-                proton.uint(delivery_count),
-            ],
+    """A header section. `ttl_ms` 0: none."""
+    # By hand: each message with a time to live has another one whenever it goes out.
+    fields = b"".join(
+        (
+            _TRUTHS[durable],
+            _UBYTE + bytes((priority,)),
+            _uint(ttl_ms) if ttl_ms else _NULL,
+            _TRUTHS[first_acquirer],
+            _uint(delivery_count),
         )
     )
-    return bytes(data.encode())
+    return b"\x00Sp\xc0" + bytes((len(fields) + 1, _HEADER_FIELDS)) + fields
 
 
 _EMPTY_HEADER_TEXT = b"\x00SpE"
@@ -198,7 +213,7 @@ class MessageSections:
         durable, priority = fields[0] is True, _number(fields[1], _DEFAULT_PRIORITY, 0xFF)
         ttl_ms, count = _number(fields[2], 0, _UINT_MAX), _number(fields[4], 0, _UINT_MAX)
         fresh = encode_header(durable, priority, ttl_ms, fields[3] is not False, count)
-        header = Header(durable, priority, ttl_ms, count, end, fresh)
+        header = Header(durable, priority, ttl_ms, count, end, fresh, fields[3] is not False)
         if end <= _CACHED_HEADER_BYTES:
             if len(self._headers) >= _HEADER_CACHE_LENGTH:
                 self._headers.clear()
@@ -224,6 +239,38 @@ class MessageSections:
         count = min(header.delivery_count + delivery_count, _UINT_MAX)
         text = encode_header(header.durable, header.priority, header.ttl_ms, False, count)
         return format_of(payload) + text + _from(payload, header.length)
+
+    def aged(self, payload: bytes, left_ms: int, delivery_count: int, *, is_first: bool) -> bytes:
+        """As `fresh` (`is_first`) or `redelivered`, of a message that lives for `left_ms` yet: that is its ttl, if its
+        publisher gave it one, and not less already (section 3.2.1)."""
+        header = self.header(payload)
+        ttl_ms = min(header.ttl_ms, max(left_ms, 1))
+        count = min(header.delivery_count + delivery_count, _UINT_MAX)
+        is_first &= header.first_acquirer
+        text = encode_header(header.durable, header.priority, ttl_ms, is_first, count)
+        return format_of(payload) + text + _from(payload, header.length)
+
+    def absolute_expiry(self, payload: bytes, start: int) -> int:
+        """`absolute-expiry-time` of the properties, in milliseconds since 1970; 0: it never expires by that.
+
+        `start`: where the header ends. What cannot be read says nothing. Nearly all messages are done with after a look
+        at a few bytes.
+        """
+        try:
+            begin = payload[start : start + 3]
+            if begin == _ANNOTATIONS_BEGIN:
+                _, start = annotations_at(payload, start)
+                begin = payload[start : start + 3]
+            if begin == _PROPERTIES_BEGIN:
+                form, count = payload[start + 3 : start + 4], payload[start + 5 : start + 6]
+                if form == _LIST0 or (form == _LIST8 and count <= _UPTO_EXPIRY):
+                    return 0
+            elif begin in _NO_PROPERTIES:
+                return 0
+            value = _property(payload, ABSOLUTE_EXPIRY_FIELD)
+        except DecodeError:
+            return 0
+        return int(value) if isinstance(value, proton.timestamp) and value > 0 else 0
 
     def routing_key(self, payload: bytes) -> str:
         """The subject, empty where there is none."""

@@ -332,13 +332,15 @@ class Administration:
         return Done(result, self.configuration.written)
 
     def _queue_facts(self, queue: Queue) -> Facts:
-        readable_lsn = committed_lsn(self.resources, queue)
+        readable_lsn, next_ms = committed_lsn(self.resources, queue), queue.messages.schedule.next_ms
         return {
             "name": queue.name,
             "set": self.resources.name,
             "messages": queue.messages.count,
             "bytes": queue.messages.size,
             "acquired": queue.messages.acquired,
+            "scheduled": queue.messages.schedule.count,
+            "next_due_ms": None if next_ms is None else self.resources.catalog.clock.steady_ms(next_ms),
             "consumers": len(queue.dispatcher.consumers),
             "enqueued": queue.messages.enqueued_total,
             "dequeued": queue.messages.dequeued_total,

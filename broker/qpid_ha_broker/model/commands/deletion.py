@@ -59,7 +59,7 @@ class Deletion:
         while has_found or self.queue.dispatcher.returning:
             has_found = False
             for entries in self._walk():
-                free = [entry for entry in entries if entry.holder is None]
+                free = [entry for entry in entries if entry.is_free]
                 has_found |= bool(free)
                 yield free
         for entries in self._walk():

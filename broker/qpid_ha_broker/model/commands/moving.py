@@ -31,6 +31,7 @@ from qpid_ha_broker.model.message_reader import CompiledSelector, MessageReader
 from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Entry, load_bodies
+from qpid_ha_broker.model.sets.purge import free_holders
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.sets.strategies import check_unlocked
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
@@ -199,8 +200,7 @@ class QueueMove:
     def _next_entries(self) -> list[Entry]:
         cursor = self.source.messages.browsing_cursor(self._last_id)
         now_ms, entries, size, passed = self._resources.catalog.now_ms, list[Entry](), 0, 0
-        # What is coming back from who has gone is nobody's any more.
-        free = {None, *(returning.holder for returning in self.source.dispatcher.returning)}
+        free = free_holders(self.source)
         most = min(PORTION_MESSAGES, self._most - self.count)
         while len(entries) < most and passed < PASSED_MOST:
             entry = cursor.peek()
@@ -241,7 +241,7 @@ class QueueMove:
 def _message(entry: Entry, body: bytes) -> Message:
     """Without the number that its producer gave it: that is known, and the message would be taken for a copy."""
     header = entry.header
-    return Message(body, header.durable, header.priority, header.expires_at_ms)
+    return Message(body, header.durable, header.priority, header.expires_at_ms, due_at_ms=header.due_at_ms)
 
 
 def begin_move(
@@ -301,5 +301,5 @@ def _check_available(source: Queue, message_id: int, *, copies: bool) -> None:
     entry = source.messages.find(message_id)
     if entry is None:
         raise NotFound(f"queue {source.name} has no message {message_id}")
-    if not copies and entry.holder not in {None, *(returning.holder for returning in source.dispatcher.returning)}:
+    if not copies and entry.holder not in free_holders(source):
         raise InUse(f"somebody has acquired message {message_id} of queue {source.name}")

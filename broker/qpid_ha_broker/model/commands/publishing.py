@@ -21,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from qpid_ha_broker.model.errors import ModelError, OtherSet
+from qpid_ha_broker.model.errors import ModelError, NotSupported, OtherSet
 from qpid_ha_broker.model.exchanges.exchange import NOBODY, Exchange, Origin
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, Commitment, CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.catalog import Destinations
+from qpid_ha_broker.model.sets.message_clock import by_clock
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.plan import EnqueuePlan
 from qpid_ha_broker.model.transactions.transaction import Message
@@ -100,6 +101,10 @@ class ExchangePublisher:
                 f"the message would go to queue {by_set[elsewhere[0]][0]} of resource set {elsewhere[0]}, which another"
                 " broker leads, and messages are not handed on to it"
             )
+        releases = {broker.version for broker in catalog.map.brokers.values()}
+        if elsewhere and message.due_at_ms and len(releases) > 1:
+            text = f"an older release may not know delayed delivery: have all brokers on one first (now {releases})"
+            raise NotSupported(text)
         waiting: list[Commitment] = []
         for resources, plan in self._plans(there, led, by_set, message, now_ms):
             waiting.append(resources.written if plan is None else resources.carry_out(plan, []))
@@ -152,8 +157,7 @@ class ExchangePublisher:
         """By the clock of that set: `message` and `now_ms` are by that of `default`."""
         clock, default = resources.catalog.clock, self._default.catalog.clock
         if clock.offset_ms != default.offset_ms:
-            message = message._replace(expires_at_ms=clock.converted(message.expires_at_ms, default))
-            now_ms = clock.converted(now_ms, default)
+            message, now_ms = by_clock(message, clock, default), clock.converted(now_ms, default)
         return resources.plan(queues, message, now_ms, routed=True)
 
 

@@ -75,7 +75,7 @@ class Consumer(Holder):
     def must_answer(self) -> bool:
         """What it was given beyond the limits of a ring is still held: by it, or by a transaction or a session."""
         entry = self.beyond
-        return entry is not None and entry.body is not None and entry.holder is not None
+        return entry is not None and entry.body is not None and not entry.is_free
 
     def deliver(self, entries: list[Entry]) -> None:
         """Send messages that were handed out to it: that it has them is committed. Raises TypeError without a link."""
@@ -438,6 +438,6 @@ class Dispatcher:
 
     def _expire(self, entry: Entry, expired: list[Entry]) -> None:
         """Its time is over. Whoever has it, may still accept it."""
-        if entry.holder is None:
+        if entry.is_free:
             self._messages.hold(entry, EXPIRED)
             expired.append(entry)

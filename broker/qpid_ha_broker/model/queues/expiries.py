@@ -1,4 +1,4 @@
-"""When the messages of one queue expire, the earliest first."""
+"""When the messages of one queue expire, or when they are due, the earliest first."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Expiries:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message may expire; None when none will."""
+        """When the time of the next message may come; None when none will."""
         return self._heap[0][0] if self._heap else None
 
     def note(self, expires_at_ms: int, entry: Entry, count: int) -> None:
-        """`entry` expires then; its queue holds `count` messages."""
+        """The time of `entry` is then; its queue holds `count` messages."""
         if len(self._heap) > 2 * count + _SLACK:
             # Most were consumed long before their time: a long TTL must not keep a memory of every message.
             self._heap = [expiry for expiry in self._heap if expiry[2].body is not None]
@@ -56,7 +56,7 @@ class Expiries:
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             expires_at_ms, _, entry = heap[0]
-            if entry.body is not None and entry.holder is None:
+            if entry.body is not None and entry.is_free:
                 return True
             heapq.heappop(heap)
             self.popped_ms = max(self.popped_ms, expires_at_ms)

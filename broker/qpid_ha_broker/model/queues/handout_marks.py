@@ -76,6 +76,8 @@ class SetMarks:
         """Of a primary: nothing is handed out that no mark covers."""
         self._ends_lsn = 0
         """Where the log says that it has no marks from there on; 0: it does not."""
+        self.why_no_delay = ""
+        """Of a primary: why the log gets no message that is due later; empty: it does."""
 
     @property
     def is_told(self) -> bool:

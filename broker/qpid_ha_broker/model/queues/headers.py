@@ -17,6 +17,8 @@ class MessageHeader(NamedTuple):
     """0: never."""
     key: str
     """The last-value key; empty for any other queue."""
+    due_at_ms: int = 0
+    """Nobody gets it before; 0: whoever comes does."""
 
 
 class MessageHeaders:
@@ -29,13 +31,13 @@ class MessageHeaders:
 
     def of(self, event: Enqueued) -> MessageHeader:
         """The header of the message which `event` brings."""
-        queues, _, durable, priority, expires_at_ms, key = event
+        queues, _, durable, priority, expires_at_ms, key, due_at_ms = event
         last = self._last
-        if last == (queues, durable, priority, expires_at_ms, key):
+        if last == (queues, durable, priority, expires_at_ms, key, due_at_ms):
             return last
-        header = MessageHeader(queues, durable, priority, expires_at_ms, key)
-        # Expiry times and last-value keys make as many headers as there are messages: no use to remember those.
-        self._last = header if expires_at_ms or key else self._shared(header)
+        header = MessageHeader(queues, durable, priority, expires_at_ms, key, due_at_ms)
+        # Times and last-value keys make as many headers as there are messages: no use to remember those.
+        self._last = header if expires_at_ms or key or due_at_ms else self._shared(header)
         return self._last
 
     def _shared(self, header: MessageHeader) -> MessageHeader:

@@ -124,7 +124,7 @@ class QueueLimits:
     def available_value(self, key: str) -> Entry | None:
         """The available older value of `key`, whose room is free for the newer one."""
         older = self._messages.latest(key)
-        return None if older is None or older.holder is not None else older
+        return older if older is not None and older.is_free else None
 
     def displace(self, entries: Iterable[Entry]) -> None:
         """Nobody gets them any more."""

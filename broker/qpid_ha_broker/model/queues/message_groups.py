@@ -23,6 +23,9 @@ who asks is put aside in its group, up to ASIDE_MOST for all, so nobody walks ov
 costs one reading and the logarithm of what is put aside. What comes back is put aside at its place. A consumer that
 takes only some messages has a cursor of its own, as in other queues, and reads all. What it does not take of a group
 that it owns waits for it to leave.
+
+A message that is due later holds nobody up: it is looked at when its time has come, and then is the first of its group.
+One that is to be delivered again later has had its turn, and its group waits for it.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import OrderCursor
 from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
-from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, Entry, Holder
+from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, WAITING, Entry, Holder
 
 GroupReader = Callable[[bytes], GroupProperty | None]
 """The group of a message, by its body; None: it has none."""
@@ -345,7 +348,7 @@ class MessageGroups:
             rank = aside.rank(entry)
             if first is not None and first < rank:
                 break
-            if rank in aside.by_rank or entry in self._out or entry.holder in _LEAVING:
+            if rank in aside.by_rank or entry in self._out or entry.holder in _NOBODY_YET:
                 pass
             elif type(entry.body) is BodyRef:
                 position.looked_at = _Looked(entry, None, False)
@@ -628,5 +631,7 @@ def _is_owned(holder: Holder, taker: Holder) -> bool:
 
 
 _LEAVING: Final = (EXPIRED, DISPLACED)
+_NOBODY_YET: Final = frozenset((*_LEAVING, WAITING))
+"""Whom nobody is told of: what waits for its time comes back when that has come."""
 """Who has what is about to go: it is nobody's."""
 _NOTHING: Final = _Looked(Entry(0, MessageHeader((), False, 0, 0, ""), b""), None, False)

@@ -13,7 +13,7 @@ from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import Body
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
-from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Cursor, Entry, HistoryCursor, MessageSequence
+from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Cursor, Entry, FreeCursor, HistoryCursor, MessageSequence
 from qpid_ha_broker.model.work import Task, emptied
 
 _entry_id = attrgetter("id")
@@ -192,7 +192,7 @@ class Fifo(MessageSequence, Order):
         return HistoryCursor(self, message_id)
 
     def displacing_position(self) -> OrderCursor:
-        return Cursor(self)
+        return FreeCursor(self)
 
 
 class LastValue(Fifo):
@@ -346,7 +346,7 @@ class ByPriority(Order):
         return max(level.newest_id(most) for level in self._levels)
 
     def displacing_position(self) -> OrderCursor:
-        return PriorityPosition(self, [Cursor(level) for level in self._levels], (), lowest_first=True)
+        return PriorityPosition(self, [FreeCursor(level) for level in self._levels], (), lowest_first=True)
 
 
 class _LevelsPosition(OrderCursor):
@@ -372,7 +372,8 @@ class _LevelsPosition(OrderCursor):
 class PriorityPosition(_LevelsPosition):
     """A cursor in each level, highest first unless told otherwise.
 
-    With `shares`, a level that gave as many as its own in a row waits for a round.
+    `lowest_first`: for a ring, which drops what waits for its time, too. With `shares`, a level that gave its own in a
+    row waits for a round.
     """
 
     __slots__ = ("_given", "_level", "_scan", "_shares")

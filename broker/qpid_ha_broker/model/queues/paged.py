@@ -13,7 +13,7 @@ from typing import Final, Protocol, final
 from zlib import crc32
 
 from qpid_ha_broker.events.codec import MAX_RECORD_BYTES
-from qpid_ha_broker.events.layout import ENQUEUED, HEADER, SEAL, VERSION, RecordKind
+from qpid_ha_broker.events.layout import ENQUEUED, ENQUEUED_KINDS, HEADER, SEAL, VERSION, due_bytes
 
 RUN_BYTES: Final = 512 * 1024
 """One read brings so much at most: whoever reads in a thread must not keep the interpreter for long after it."""
@@ -148,9 +148,9 @@ def _body_at(data: bytes, at: int, ref: BodyRef) -> bytes:
     computed = crc32(memoryview(data)[at + SEAL.size : stop])
     if computed != checksum:
         raise _damaged(ref, f"expected CRC-32 {checksum:#010x}, found {computed:#010x}")
-    if lsn != ref.lsn or kind != RecordKind.ENQUEUED or version != VERSION:
+    if lsn != ref.lsn or kind not in ENQUEUED_KINDS or version != VERSION:
         raise _damaged(ref, f"another record is there, of kind {kind:#04x}, version {version}, LSN {lsn}")
-    start = at + _UPTO_QUEUES.size + key_bytes + 8 * count
+    start = at + _UPTO_QUEUES.size + key_bytes + 8 * count + due_bytes(kind)
     if stop - start != ref.size:
         raise _damaged(ref, f"expected a body of {ref.size} bytes, found {stop - start}")
     return data[start:stop]

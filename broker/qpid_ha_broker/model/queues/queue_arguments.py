@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.cluster_map import CREATED_BY, TOMBSTONE_OF
 from qpid_ha_broker.events.types import Arguments, Scalar
@@ -17,6 +17,9 @@ SUBSCRIPTION = f"{PREFIX}subscription"
 GROUPED = "$grouped"
 """The broker's own argument: a message of a group has come to the queue. It has no prefix, so that a release before
 takes it for the application's."""
+LONGEST_DELAY_MS: Final = 366 * 24 * 3600 * 1000
+"""Between two deliveries of a message: a year."""
+_DOUBLED_MOST: Final = 40
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 
@@ -50,6 +53,33 @@ class StoreErrorPolicy(StrEnum):
     """Go on with what is in memory."""
 
 
+class RedeliveryDelay(NamedTuple):
+    """How long a message waits whose delivery has failed: twice as long after each further time."""
+
+    first_ms: int = 0
+    """After the first; 0: it does not wait."""
+    most_ms: int = 0
+    """0: LONGEST_DELAY_MS."""
+
+    def delay_ms(self, failures: int) -> int:
+        """After so many."""
+        delay_ms = self.first_ms << min(max(failures - 1, 0), _DOUBLED_MOST)
+        return min(delay_ms, self.most_ms or LONGEST_DELAY_MS)
+
+    def check(self) -> None:
+        """Raises InvalidArgument for what does not go together."""
+        if self.most_ms and not self.first_ms:
+            text = "qpid.redelivery_delay_max_ms bounds qpid.redelivery_delay_ms: give that too, or leave it out"
+            raise InvalidArgument(text)
+        if 0 < self.most_ms < self.first_ms:
+            raise InvalidArgument(
+                "qpid.redelivery_delay_max_ms is less than qpid.redelivery_delay_ms: give at least as much"
+            )
+
+
+_AT_ONCE: Final = RedeliveryDelay()
+
+
 @dataclass(frozen=True, slots=True)
 class QueueArguments:
     """A queue's settings. 0: "no limit" wherever a limit is counted; `given` is what was asked, as it was asked."""
@@ -66,6 +96,7 @@ class QueueArguments:
     alternate_exchange: str = ""
     delivery_limit: int = 0
     """Failed deliveries after which a message is moved to the alternate exchange, or dropped."""
+    redelivery: RedeliveryDelay = _AT_ONCE
     exclusive: bool = False
     auto_delete: bool = False
     auto_delete_delay_s: float = 0.0
@@ -103,7 +134,8 @@ class QueueArguments:
                 converted = _converted(short, value)
                 if short not in _LEVEL_SHARES:  # which `shares` has
                     values[_FIELDS.get(short, short)] = converted
-        parsed = cls(**values, given=dict(arguments))
+        delays = values.pop("redelivery_delay_ms", 0), values.pop("redelivery_delay_max_ms", 0)
+        parsed = cls(**values, redelivery=RedeliveryDelay(*delays), given=dict(arguments))
         parsed._check_relations()
         return parsed
 
@@ -161,6 +193,7 @@ class QueueArguments:
         if self.policy_type is not FullPolicy.REJECT and not (self.max_count or self.max_size):
             name = self.policy_type.value
             raise InvalidArgument(f"the policy {name} needs a size: give qpid.max_count or qpid.max_size too")
+        self.redelivery.check()
         if any(self.shares) and self.priorities < 2:
             raise InvalidArgument("qpid.fairshare shares between priorities: give qpid.priorities of 2 or more")
         if self.last_value_queue_key and self.priorities > 1:
@@ -250,6 +283,13 @@ def _count(value: Scalar) -> int:
     return value
 
 
+def _delay(value: Scalar) -> int:
+    number = _count(value)
+    if number > LONGEST_DELAY_MS:
+        raise ValueError(f"milliseconds, {LONGEST_DELAY_MS} at most")
+    return number
+
+
 def _priorities(value: Scalar) -> int:
     number = _count(value)
     if not 1 <= number <= MAX_PRIORITIES:
@@ -329,6 +369,8 @@ _CONVERTERS = {
     "last_value_queue_key": _text,
     "alternate_exchange": _text,
     "delivery_limit": _count,
+    "redelivery_delay_ms": _delay,
+    "redelivery_delay_max_ms": _delay,
     "exclusive": _flag,
     "auto_delete": _flag,
     "auto_delete_delay_s": _seconds,

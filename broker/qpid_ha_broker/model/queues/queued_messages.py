@@ -1,4 +1,13 @@
-"""The messages of one queue: their order, how many and how large they are, who has them, and when they expire.
+"""The messages of one queue: their order, how many and how large they are, who has them, and what time does to them.
+
+| of a message that | `holder` is | until |
+| --- | --- | --- |
+| whoever comes gets | None | somebody holds it |
+| is due later, or is to be delivered again later | WAITING | `schedule` has come to its time |
+| somebody has, or that is about to leave | whoever that is | it leaves, or is back: available, or WAITING |
+
+It keeps its place by its id in all of them. Where no time passes, as on a replica that nobody asks, what waits goes on
+waiting: its `header` says when it is due.
 
 Nothing is decided here, and nothing written: every method does what an event of the log says, or only looks.
 """
@@ -14,10 +23,11 @@ from qpid_ha_broker.model.queues.expiries import Expiries
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import Order, OrderCursor, SeesReturned
 from qpid_ha_broker.model.queues.paged import Body, BodyRef
-from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, Entry, Holder
+from qpid_ha_broker.model.queues.schedule import Schedule
+from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, WAITING, Entry, Holder
 from qpid_ha_broker.model.work import Task
 
-_holder, _expiry = attrgetter("holder"), attrgetter("header.expires_at_ms")
+_holder, _expiry, _due = attrgetter("holder"), attrgetter("header.expires_at_ms"), attrgetter("header.due_at_ms")
 
 
 class MessageWatch(SeesReturned, Protocol):
@@ -31,7 +41,8 @@ class MessageWatch(SeesReturned, Protocol):
 
 
 class QueuedMessages:
-    """Invariant: `count` and `size` cover every message that has not left, acquired ones too."""
+    """Invariants: `count` and `size` cover every message that has not left, acquired ones too; nobody is given one that
+    is not due."""
 
     __slots__ = (
         "_cursors",
@@ -46,6 +57,7 @@ class QueuedMessages:
         "id_ahead",
         "level_of",
         "paged",
+        "schedule",
         "size",
         "superseded",
     )
@@ -61,10 +73,12 @@ class QueuedMessages:
         self.superseded = order.superseded
         """What is here though something newer took its place: held by somebody, or about to leave."""
         self._cursors: list[SeesReturned] = []
-        """Those that must see again what comes back."""
+        """Those that must see again what comes back; `schedule` has the same list."""
         self.groups: MessageWatch | None = None
         """Who hears what becomes of messages; None: nobody keeps groups together here."""
         self.expiries = Expiries()
+        self.schedule = Schedule(self._cursors)
+        """What waits for its time, which is not `acquired`."""
         self.count = self.acquired = 0
         self.size = 0
         """Bytes of payload."""
@@ -133,7 +147,7 @@ class QueuedMessages:
 
         Returns a place at the start that sees what somebody holds, too: what is given back there lies behind it.
         """
-        self._cursors = [other for other in self._cursors if other is not self.groups]
+        self._cursors[:] = [other for other in self._cursors if other is not self.groups]
         self.groups = groups
         if groups is not None:
             self._cursors.append(groups)
@@ -141,7 +155,7 @@ class QueuedMessages:
 
     def close_cursor(self, cursor: OrderCursor) -> None:
         """Nobody asks it any more."""
-        self._cursors = [other for other in self._cursors if other is not cursor]
+        self._cursors[:] = [other for other in self._cursors if other is not cursor]
 
     def browsing_cursor(self, after: int | None) -> OrderCursor:
         """For one who only looks. `after`: by ascending ids above that one, also what somebody holds."""
@@ -161,10 +175,13 @@ class QueuedMessages:
         expires_at_ms = entry.header.expires_at_ms
         if expires_at_ms:
             self.expiries.note(expires_at_ms, entry, self.count)
-        return self._order.append(entry)
+        older = self._order.append(entry)
+        if entry.header.due_at_ms:
+            self.schedule.wait(entry, entry.header.due_at_ms, self.count)
+        return older
 
     def add_plain(self, message_id: int, header: MessageHeader, body: bytes, size: int) -> None:
-        """`add` for a body in memory, of `size` bytes, of a message that does not expire and has no key."""
+        """`add` for a body in memory, of `size` bytes, of a message without times and key."""
         self.count += 1
         self.size += size
         self.enqueued_total += 1
@@ -189,6 +206,10 @@ class QueuedMessages:
                     self.expiries.note(expires_at_ms, entry, self.count)
         self.enqueued_total += len(entries)
         self._order.prepend(entries)
+        if any(map(_due, entries)):
+            for entry in entries:
+                if entry.header.due_at_ms:
+                    self.schedule.wait(entry, entry.header.due_at_ms, self.count)
         self.restart()
 
     def remove(self, entry: Entry) -> None:
@@ -202,7 +223,9 @@ class QueuedMessages:
         elif body is not None:
             self.size -= len(body)
         self.dequeued_total += 1
-        if entry.holder is not None:
+        if entry.holder is WAITING:
+            self.schedule.over(entry)
+        elif entry.holder is not None:
             self.acquired -= 1
         self._order.remove(entry)
 
@@ -211,23 +234,28 @@ class QueuedMessages:
         self.enqueued_total -= self.count
         self.count = self.size = self.paged = self.acquired = 0
         self.expiries.clear()
-        return self._order.take_all()
+        taken = self._order.take_all()
+        self.schedule.forget(taken)
+        return taken
 
     def dismantle(self) -> Task:
         """Let go of the messages of a queue that is deleted, some at each step."""
         yield from self.expiries.dismantle()
+        yield from self.schedule.dismantle()
         yield from self._order.dismantle()
 
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
         self._order.renumber(new_ids)
         self.expiries.renumbered()
+        self.schedule.renumbered()
         self.restart()
 
     def go_back(self, most: int) -> None:
         """Ids above `most`, of which none is here any more, come again: the log went back, and goes on from there."""
         self._order.go_back(most)
         self.expiries.renumbered()
+        self.schedule.renumbered()
         self.restart()
 
     def restart(self) -> None:
@@ -239,6 +267,8 @@ class QueuedMessages:
 
     def hold(self, entry: Entry, holder: Holder) -> None:
         """`holder` has it; nobody else gets it."""
+        if entry.holder is WAITING:
+            self.schedule.over(entry)
         if entry.holder is None:
             self.acquired += 1
         entry.holder = holder
@@ -246,7 +276,9 @@ class QueuedMessages:
             self.groups.held(entry)
 
     def give_back(self, entry: Entry, failed: bool) -> None:
-        """Make the entry available again, in its old place; `failed` counts one failed delivery."""
+        """Make the entry available again, in its old place, if it is due; `failed` counts one failed delivery."""
+        if entry.holder is WAITING:
+            self.schedule.over(entry)
         if entry.holder is not None:
             self.acquired -= 1
             entry.acquired_before |= entry.holder is not DISPLACED
@@ -257,6 +289,8 @@ class QueuedMessages:
         expires_at_ms = entry.header.expires_at_ms
         if 0 < expires_at_ms <= self.expiries.popped_ms:
             self.expiries.note(expires_at_ms, entry, self.count)
+        if entry.header.due_at_ms and self.schedule.is_before(entry.header.due_at_ms):
+            self.schedule.wait(entry, entry.header.due_at_ms, self.count)
 
     def replace_body(self, entry: Entry, body: Body) -> None:
         """Let the same body be elsewhere: page it out, bring it back, or say in which other file it is."""
@@ -276,7 +310,7 @@ class QueuedMessages:
         Of `most` notes: there may be more, as `expiries.next_ms` tells.
         """
         # Once each: what came when its time was over already, and was held and given back since, is noted twice.
-        entries = [entry for entry in dict.fromkeys(self.expiries.pop(now_ms, most)) if entry.holder is None]
+        entries = [entry for entry in dict.fromkeys(self.expiries.pop(now_ms, most)) if entry.is_free]
         for entry in entries:
             self.hold(entry, EXPIRED)
         return entries
@@ -286,7 +320,8 @@ class QueuedMessages:
         entries = list(self._order)
         size = sum(entry.size for entry in entries)
         paged = sum(entry.size for entry in entries if type(entry.body) is BodyRef)
-        counted = (len(entries), size, paged, sum(entry.holder is not None for entry in entries))
-        believed = (self.count, self.size, self.paged, self.acquired)
+        held, waiting = sum(not entry.is_free for entry in entries), sum(entry.holder is WAITING for entry in entries)
+        counted = (len(entries), size, paged, held, waiting)
+        believed = (self.count, self.size, self.paged, self.acquired, self.schedule.count)
         if counted != believed or len(self._order) != self.count:
             raise AssertionError(f"{self._name}: counted {counted}, believed {believed}")

@@ -95,6 +95,8 @@ DISPLACED = Holder()
 """Holds what has to go so that something newer fits, until it has gone."""
 EXPIRED = Holder()
 """Holds what has expired, until it has gone."""
+WAITING = Holder()
+"""Holds what nobody gets before a time to come: nobody has it, and it can leave its queue as what is available can."""
 SUBMITTED = Holder()
 """Holds what is to leave, or to come back, until the group of its set has given that a place."""
 
@@ -107,11 +109,15 @@ class SequenceBlock:
     list for all blocks: ten thousand queues have a block each.
     """
 
-    __slots__ = ("bodies", "cold", "entries", "first_id", "headers", "ids", "is_closed", "live", "next", "was_cold")
+    __slots__ = (
+        "bodies", "cold", "entries", "first_id", "headers", "ids", "is_closed", "live", "next", "waiting", "was_cold"
+    )  # fmt: skip
 
     def __init__(self, first_id: int) -> None:
         self.first_id = first_id
         self.live = 0
+        self.waiting = 0
+        """Of `live`, those that WAITING holds."""
         self.next: SequenceBlock | None = None
         self.is_closed = True
         self.entries: list[Entry] = _NO_ENTRIES
@@ -131,6 +137,7 @@ class SequenceBlock:
     def empty(self) -> None:
         """Nothing is in it any more, nor was."""
         self.is_closed = True
+        self.waiting = 0
         self.cold = self.was_cold = None
         self.entries, self.ids, self.headers, self.bodies = _NO_ENTRIES, _NO_IDS, _NO_HEADERS, _NO_BODIES
 
@@ -220,6 +227,12 @@ class Entry:
         self.block = block
 
     @property
+    def is_free(self) -> bool:
+        """Nobody has it: it may leave its queue without anybody's word."""
+        holder = self.holder
+        return holder is None or holder is WAITING
+
+    @property
     def size(self) -> int:
         """Bytes of the body, wherever it is. Raises LookupError when it is gone."""
         body = self.body
@@ -252,8 +265,8 @@ class Entry:
 
     def enqueued(self, body: bytes) -> Enqueued:
         """The event that brought the message, whose body is `body`."""
-        queues, durable, priority, expires_at_ms, key = self.header
-        return Enqueued(queues, body, durable, priority, expires_at_ms, key)
+        queues, durable, priority, expires_at_ms, key, due_at_ms = self.header
+        return Enqueued(queues, body, durable, priority, expires_at_ms, key, due_at_ms)
 
 
 _NO_ENTRIES: Final[list[Entry]] = []
@@ -684,11 +697,19 @@ class Cursor:
                 self._sequence.opened.open(block)
                 continue
             index = len(entries)
-            following = block.next
+            following = self._following(block)
             if following is None:
                 self._block, self._index = block, index
                 return None
             block, index = following, 0
+
+    def _following(self, block: SequenceBlock) -> SequenceBlock | None:
+        """The next block in which something may be available, or the last one: a million messages that wait must not be
+        looked at for one that comes."""
+        following = block.next
+        while following is not None and 0 < following.waiting == following.live and following.next is not None:
+            following = following.next
+        return following
 
     def skip(self) -> None:
         """Pass the entry that `peek` gave."""
@@ -724,6 +745,30 @@ class Cursor:
     def restart(self) -> None:
         """Go back to the start."""
         self._block, self._index = self._sequence.start()
+
+
+class FreeCursor(Cursor):
+    """Finds what nobody has, also what waits for its time: for who decides what leaves the queue."""
+
+    __slots__ = ()
+
+    def peek(self) -> Entry | None:
+        """The next entry that is free, or None; the cursor stops before it."""
+        block, index = self._block, self._index
+        while True:
+            entries = block.entries
+            for at in range(index, len(entries)):
+                if entries[at].is_free:
+                    self._block, self._index = block, at
+                    return entries[at]
+            if block.ids or block.cold is not None:
+                self._sequence.opened.open(block)
+                continue
+            following = block.next
+            if following is None:
+                self._block, self._index = block, len(entries)
+                return None
+            block, index = following, 0
 
 
 class HistoryCursor(Cursor):

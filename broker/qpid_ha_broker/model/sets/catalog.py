@@ -27,6 +27,7 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sessions import SessionHoldings
 from qpid_ha_broker.model.sets.message_clock import MessageClock
+from qpid_ha_broker.model.sets.timed_queues import TimedQueues, has_times
 from qpid_ha_broker.model.work import WorkQueue
 
 MESSAGE_OVERHEAD = 300
@@ -73,14 +74,14 @@ class Catalog:
         self.used_otherwise: dict[Queue, None] | None = None
         """Queues that have other consumers, or consumers with new credit, for who asks a group for them; None: nobody
         does."""
-        self.timed: dict[Queue, None] = {}
+        self.timed = TimedQueues()
         """Queues that time will change."""
         self.bridged: dict[Queue, None] = {}
         """Queues that have a bridge, in the order of their declaration."""
         self.clock = MessageClock()
         """By which messages expire."""
         self.now_ms = 0
-        """Its reading at the last command."""
+        """Its reading at the last command; 0: no time passes, for another broker writes."""
         self.deleted_queues: list[Queue] = []
         """Gone while somebody used them: for the driver to take, whose links have to be told."""
         self.displaced_queues: dict[Queue, None] = {}
@@ -251,6 +252,7 @@ class Catalog:
         messages = queue.messages
         before = messages.resident
         messages.prepend(entries)
+        self.timed.note_scheduled(queue)
         self.memory_bytes += messages.resident - before + MESSAGE_OVERHEAD * len(entries)
 
     def replace_body(self, queue: Queue, entry: Entry, body: Body) -> None:
@@ -264,8 +266,14 @@ class Catalog:
         """What applying Released comes to once the messages are found."""
         if queue.held:
             self.holdings.drop(queue, [entry.id for entry in entries])
+        messages = queue.messages
         for entry in entries:
-            queue.messages.give_back(entry, failed)
+            messages.give_back(entry, failed)
+        if failed and self.now_ms and queue.arguments.redelivery.first_ms:
+            for entry in entries:
+                until_ms = self.now_ms + queue.arguments.redelivery.delay_ms(entry.delivery_count)
+                messages.schedule.wait(entry, until_ms, messages.count)
+            self.timed.note_scheduled(queue)
 
     def session_acquired(self, queue: Queue, entries: Sequence[Entry], event: SessionAcquired) -> None:
         """What applying SessionAcquired comes to once the messages are found."""
@@ -302,5 +310,6 @@ class Catalog:
         """A message came to `queue`, or went back there."""
         if queue.dispatcher.consumers:
             self.awake[queue] = None
-        if queue.displaces or queue.messages.expiries.next_ms is not None:
+        if queue.displaces or has_times(queue):
             self.timed[queue] = None
+            self.timed.note_scheduled(queue)

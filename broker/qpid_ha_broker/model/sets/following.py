@@ -14,13 +14,12 @@ from qpid_ha_broker.model.errors import InUse
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.queues.handout_marks import SetMarks
 from qpid_ha_broker.model.queues.queue import Queue
+from qpid_ha_broker.model.sets.timed_queues import TimedQueues, has_times
 
 
-def take_over_queues(
-    queues: Iterable[Queue], log: Log, marks: SetMarks, now_ms: int, grace_ms: int
-) -> dict[Queue, None]:
+def take_over_queues(queues: Iterable[Queue], log: Log, marks: SetMarks, now_ms: int, grace_ms: int) -> TimedQueues:
     """Prepare `queues` for consumers; returns those that time will change, in order. `log` is the set's."""
-    timed: dict[Queue, None] = {}
+    timed = TimedQueues()
     marks.inherited = min(marks.inherited, log.last_lsn)
     for queue in queues:
         before = max(marks.inherited, queue.mark.upto) if queue.log is log else queue.log.last_lsn
@@ -28,8 +27,9 @@ def take_over_queues(
         queue.exclusive_owner = None
         if queue.arguments.exclusive or queue.arguments.auto_delete:
             queue.reserve(now_ms + grace_ms)
-        if queue.arguments.auto_delete or queue.messages.expiries.next_ms is not None:
+        if queue.arguments.auto_delete or has_times(queue):
             timed[queue] = None
+            timed.note_scheduled(queue)
     return timed
 
 

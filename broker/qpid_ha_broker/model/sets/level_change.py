@@ -212,7 +212,7 @@ class LevelChange:
             ids = [lsn for entry, lsn in lsns.items() if entry.delivery_count >= failures]
             history += [ev.Released(queue.id, part, True) for part in _parts(ids)]
         if self._log_acquisitions:
-            ids = [lsn for entry, lsn in lsns.items() if entry.holder is not None]
+            ids = [lsn for entry, lsn in lsns.items() if not entry.is_free]
             history += [ev.Acquired(queue.id, part) for part in _parts(ids)]
         if self._state.marks.is_told and log is self._log:
             highest = max(queue.mark.highest, queue.redelivered_below)

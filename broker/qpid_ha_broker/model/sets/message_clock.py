@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
+from qpid_ha_broker.model.transactions.transaction import Message
+
 READINGS_KEPT: Final = 4
 """Of those that a backup was told last: enough that one is among them that was hardly delayed, few enough that clocks
 which do not run equally fast are followed."""
@@ -94,6 +96,16 @@ class MessageClock:
         self.is_settled = True
         return self.offset_ms - before_ms
 
-    def converted(self, expires_at_ms: int, other: MessageClock) -> int:
-        """By this clock, what `expires_at_ms` is by that of another set of this broker; 0, which is never, stays."""
-        return min(max(expires_at_ms + self.offset_ms - other.offset_ms, 1), _MOST) if expires_at_ms else 0
+    def converted(self, reading_ms: int, other: MessageClock) -> int:
+        """By this clock, what `reading_ms` is by that of another set of this broker; 0, which is never, stays."""
+        return min(max(reading_ms + self.offset_ms - other.offset_ms, 1), _MOST) if reading_ms else 0
+
+
+def by_clock(message: Message, clock: MessageClock, other: MessageClock) -> Message:
+    """`message`, whose times are by the clock `other`, with what they are by `clock`."""
+    if not (message.expires_at_ms or message.due_at_ms):
+        return message
+    expires_at_ms, due_at_ms = (
+        clock.converted(reading_ms, other) for reading_ms in (message.expires_at_ms, message.due_at_ms)
+    )
+    return message._replace(expires_at_ms=expires_at_ms, due_at_ms=due_at_ms)

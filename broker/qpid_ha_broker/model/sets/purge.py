@@ -14,7 +14,7 @@ from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary, QueueL
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.limits import DISPLACED_LENGTH
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import BLOCK_LENGTH, NO_LIMIT, Entry
+from qpid_ha_broker.model.queues.sequence import BLOCK_LENGTH, NO_LIMIT, WAITING, Entry, Holder
 from qpid_ha_broker.model.sets.owned_work import OwnedWork
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.strategies import check_unlocked
@@ -49,10 +49,12 @@ class Purge:
         self._walk = queue.messages.walk(self._newest_id)
 
     def next_portion(self) -> list[Entry]:
-        """What to drop next, which may be nothing. What is coming back from who has gone is nobody's any more."""
+        """What to drop next, which may be nothing."""
         blocks = list(islice(self._walk, PURGED_BLOCKS))
         self.has_seen_all = len(blocks) < PURGED_BLOCKS
-        newest_id, free = self._newest_id, {None, *(returning.holder for returning in self.queue.dispatcher.returning)}
+        newest_id, free = self._newest_id, free_holders(self.queue)
+        if self.reason is DequeueReason.CONSUMED:
+            free.discard(WAITING)  # nobody consumes it before its time
         return [entry for block in blocks for entry in block if entry.id <= newest_id and entry.holder in free]
 
     def give_up(self, kind: type[ModelError], why: str) -> None:
@@ -165,4 +167,9 @@ class Shrinking:
 
 
 def _is_free(entry: Entry) -> bool:
-    return entry.holder is None
+    return entry.is_free
+
+
+def free_holders(queue: Queue) -> set[Holder | None]:
+    """Those of what may leave `queue` without anybody's word. What is coming back from who has gone is nobody's."""
+    return {None, WAITING, *(returning.holder for returning in queue.dispatcher.returning)}

@@ -18,6 +18,7 @@ from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.logs.local_log import LocalLog, LocalPart
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken, Log
+from qpid_ha_broker.model.message_reader import MessageReader
 from qpid_ha_broker.model.queues.next_mark import next_mark
 from qpid_ha_broker.model.queues.queue import Queue, QueueStrategy
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
@@ -27,7 +28,7 @@ from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.sets.following import take_over_queues
 from qpid_ha_broker.model.sets.state import ReplayError, SetState
 from qpid_ha_broker.model.sets.strategies import Alone, ByHand, HotStandby, Replication
-from qpid_ha_broker.model.transactions.plan import Departure
+from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
 
 LOCAL_SET: Final = "local"
 DEQUEUED_LENGTH: Final = 65_536
@@ -104,8 +105,8 @@ class ResourceSet:
         return self.submit((event,)).lsn
 
     def enqueue_plain(self, queue: Queue, body: bytes, durable: bool, priority: int) -> int:
-        """The short way to submit an Enqueued without expiry and key, for this queue alone; returns its LSN."""
-        lsn = self.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "")))
+        """The short way to submit an Enqueued without times and key, for this queue alone; returns its LSN."""
+        lsn = self.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "", 0)))
         headers = queue.durable_headers if durable else queue.transient_headers
         header = headers.get(priority) or queue.add_header(durable, priority)
         size = len(body)
@@ -117,9 +118,9 @@ class ResourceSet:
         return lsn
 
     def came_plain(self, queue: Queue, events: Sequence[ev.Enqueued], lsns: Sequence[int]) -> None:
-        """The short way to let Enqueued count that are without expiry and key, for this queue alone."""
+        """The short way to let Enqueued count that are without times and key, for this queue alone."""
         total = 0
-        for lsn, (_, body, durable, priority, _, _) in zip(lsns, events, strict=True):
+        for lsn, (_, body, durable, priority, _, _, _) in zip(lsns, events, strict=True):
             headers = queue.durable_headers if durable else queue.transient_headers
             header = headers.get(priority) or queue.add_header(durable, priority)
             size = len(body)
@@ -199,12 +200,14 @@ class ResourceSet:
         lsn, event, part = record
         state, catalog = self.state, self.catalog
         if type(event) is ev.Enqueued and not (part or state.open_unit):
-            queues, body, durable, priority, expires_at_ms, key = event
+            queues, body, durable, priority, expires_at_ms, key, due_at_ms = event
             queue = catalog.queues_by_id.get(queues[0]) if len(queues) == 1 else None
             if queue is not None:
                 size = len(body)
-                if expires_at_ms or key:
+                if expires_at_ms or key or due_at_ms:
                     queue.messages.add(Entry(lsn, catalog.headers.of(event), body))
+                    if due_at_ms:
+                        catalog.timed.note_scheduled(queue)
                 else:
                     headers = queue.durable_headers if durable else queue.transient_headers
                     header = headers.get(priority) or queue.add_header(durable, priority)
@@ -342,6 +345,12 @@ class ResourceSets:
         if self._local_log is None:
             raise KeyError(f"nothing is local beside {self.replicated.name}")
         return self._local_log
+
+    def new_plan(self, reader: MessageReader, producers: int) -> EnqueuePlan:
+        """For messages from publishers: see `EnqueuePlan`."""
+        why_no_delay = self.replicated.state.marks.why_no_delay
+        displaces = not self.replication.counts_later
+        return EnqueuePlan(reader, self.logs, producers, displaces=displaces, why_no_delay=why_no_delay)
 
     def take_local_parts(self) -> list[LocalPart]:
         """What a store has to keep of the local log, with its places: see `LocalLog.take_parts`."""

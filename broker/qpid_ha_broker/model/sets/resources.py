@@ -38,6 +38,8 @@ UNIT_BYTES = 256 * 1024
 """Of what one producer numbers, that is written together, at most; at least one message is."""
 RELEASED_LENGTH = 250
 """Messages that are given back together: a few milliseconds of work, should all of them be dead letters."""
+DUE_LENGTH = 500
+"""Messages that may be had from now on, of those which waited; what more there is has the next tick."""
 _new_tuple = tuple.__new__
 """Makes a named tuple of a tuple at half of what calling its class costs."""
 _entry_id = attrgetter("id")
@@ -98,9 +100,9 @@ class Resources:
         Raises QueueFull, NotFound (deleted), RefusedBefore, NotPrimary or what `refusal` says, and then nothing has
         changed.
         """
-        body, _, priority, expires_at_ms, producer, _ = message
+        body, _, priority, expires_at_ms, producer, _, due_at_ms = message
         if self.replication.counts_later:
-            if not (queue.needs_care or expires_at_ms or producer):
+            if not (queue.needs_care or expires_at_ms or producer or due_at_ms):
                 self.replication.check_publish((queue,))
                 event = ev.Enqueued(queue.ids, body, True, priority, 0, "")  # see `Grouped.submit`
                 return self.replicated.submit((event,))
@@ -114,8 +116,8 @@ class Resources:
 
         Returns its LSN in the log of `queue`; 0: there is, and nothing was done.
         """
-        body, durable, priority, expires_at_ms, producer, _ = message
-        if queue.needs_care or expires_at_ms or self.replication.is_restricted or producer:
+        body, durable, priority, expires_at_ms, producer, _, due_at_ms = message
+        if queue.needs_care or expires_at_ms or self.replication.is_restricted or producer or due_at_ms:
             return 0
         if queue.detects_groups and self._reader.has_group(body):
             note_groups(self.sets, queue)
@@ -154,8 +156,7 @@ class Resources:
         self.catalog.now_ms = now_ms
         if self.replication.is_restricted:
             self.replication.check_publish(queues)
-        displaces = not self.replication.counts_later
-        plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers, displaces=displaces)
+        plan = self.sets.new_plan(self._reader, self.deduplication.producers)
         plan.add(queues, message, now_ms, routed=routed)
         return plan
 
@@ -189,7 +190,7 @@ class Resources:
             written, displaced = resource_set.commit(events, leaving)
             token = written if token is None else written.and_also(token)
             for queue, older in displaced:
-                if older.holder is None:
+                if older.is_free:
                     outdated.setdefault(queue, []).append(older)
         self.outranked_total += plan.outranked
         self.overrun |= plan.overrun
@@ -278,6 +279,8 @@ class Resources:
             if queue.deleted:
                 continue
             dispatcher, mark, hands_out = queue.dispatcher, queue.mark, self.sets.hands_out(queue)
+            if queue.messages.schedule.count and now_ms:
+                queue.messages.schedule.fall_due(now_ms, DUE_LENGTH)
             is_marked = replicated.is_marked(queue)
             given, expired = dispatcher.hand_out(
                 now_ms,
@@ -494,8 +497,7 @@ class Resources:
         ]
         if self.replication.is_restricted:
             self.replication.check_publish(queue for queues, _, _ in routed for queue in queues)
-        displaces = not self.replication.counts_later
-        plan = EnqueuePlan(self._reader, self.sets.logs, self.deduplication.producers, displaces=displaces)
+        plan = self.sets.new_plan(self._reader, self.deduplication.producers)
         for queues, message, target in routed:
             plan.add(queues, message, now_ms, routed=not isinstance(target, Queue))
         accepted: dict[Queue, list[Entry]] = {}
@@ -532,11 +534,11 @@ def _stays(entry: Entry) -> bool:
 
 def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Message]) -> None:
     """The short way of `publish_numbered`, as `enqueue_plain` is that of `publish`."""
-    *_, producer, sequence = messages[-1]
+    producer, sequence = messages[-1].producer, messages[-1].sequence
     ids, catalog, queued, state = queue.ids, resources.catalog, queue.messages, resources.replicated.state
     # Durable, all of them: a number outlives a crash, and without its message that would be taken for there.
     events: list[ev.Event] = [
-        _new_tuple(ev.Enqueued, (ids, body, True, priority, 0, "")) for body, _, priority, _, _, _ in messages
+        _new_tuple(ev.Enqueued, (ids, body, True, priority, 0, "", 0)) for body, _, priority, _, _, _, _ in messages
     ]
     deduplication = resources.deduplication
     advances = [
@@ -546,7 +548,7 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
 
     def count(lsns: Sequence[int]) -> None:
         total = 0
-        for lsn, (body, _, priority, _, _, _) in zip(lsns, messages, strict=False):
+        for lsn, (body, _, priority, _, _, _, _) in zip(lsns, messages, strict=False):
             size = len(body)
             header = queue.durable_headers.get(priority) or queue.add_header(True, priority)
             queued.add_plain(lsn, header, body, size)
@@ -574,7 +576,7 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
         note_groups(resources.sets, queue)
     is_plain = not (queue.needs_care or resources.replication.is_restricted) and queue.log is resources.replicated.log
     is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
-    if is_plain and deduplication.producers and not any(message.expires_at_ms for message in new):
+    if is_plain and deduplication.producers and not any(message.expires_at_ms or message.due_at_ms for message in new):
         _enqueue_numbered(resources, queue, new)
         return resources.written
     plan = resources.plan((queue,), new[0], now_ms, routed=False)

@@ -139,6 +139,9 @@ class SetState:
             older = queue.messages.add(Entry(lsn, header, body))
             if older is not None:
                 displaced.append((queue, older))
+        if header.due_at_ms:
+            for queue in queues:
+                self.catalog.timed.note_scheduled(queue)
         self.catalog.memory_bytes += (len(body) + MESSAGE_OVERHEAD) * len(queues)
         return displaced
 

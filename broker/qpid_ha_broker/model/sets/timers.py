@@ -1,4 +1,4 @@
-"""What time does to queues: messages expire, and queues that nobody uses any more delete themselves."""
+"""What time does to queues: messages expire, what waits is due, and queues that nobody uses delete themselves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.purge import Shrinking
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
+from qpid_ha_broker.model.sets.timed_queues import NEVER_MS, has_times
 
 EXPIRED_LENGTH: Final = 500
-"""Messages that are looked at together when their time is over."""
+"""Messages that are looked at together when their time is over, or has come."""
 _NEVER: Final = 1 << 64
 
 
@@ -38,7 +39,8 @@ class QueueTimers:
             self.watch(queue)
 
     def tick(self, now_ms: int, budget: Budget = UNLIMITED) -> list[Queue]:
-        """Expire messages; returns the auto-delete queues whose time has come, for the caller to delete.
+        """Expire messages, and let what is due be had; returns the auto-delete queues whose time has come: the caller
+        deletes them.
 
         When `budget` is spent there is more to do: see `is_behind`. In a group the owner of a queue does it; that
         somebody has to become the owner is noted.
@@ -48,24 +50,53 @@ class QueueTimers:
             return []
         due, timed = [], self._catalog.timed
         self._catalog.now_ms = now_ms
+        self._catalog.timed.next_due_ms = NEVER_MS
         for queue in list(timed):
             if queue.deleted:
                 del timed[queue]
                 continue
+            is_behind = not self._fall_due(queue, now_ms, budget)
             if not self._sets.hands_out(queue):
+                self.is_behind |= is_behind
                 if self._sets.replication.counts_later:
                     due += self._leave_to_owner(queue, now_ms)
                 continue
-            if not self._expire(queue, now_ms, budget):
+            if is_behind or not self._expire(queue, now_ms, budget):
                 self.is_behind = True
                 del timed[queue]
                 timed[queue] = None  # behind the others, the next time
                 break
             if queue.is_due_for_deletion(now_ms) and self._sets.replication.deletes_unused(queue):
                 due.append(queue)
-            elif queue.messages.expiries.next_ms is None and not queue.arguments.auto_delete:
+            elif not has_times(queue) and not queue.arguments.auto_delete:
                 del timed[queue]
+        if self.is_behind:
+            self._catalog.timed.next_due_ms = now_ms
         return due
+
+    def fall_due(self, now_ms: int, budget: Budget = UNLIMITED) -> None:
+        """Where another broker writes: who only looks sees what is due."""
+        self._catalog.timed.next_due_ms = NEVER_MS
+        for queue in list(self._catalog.timed):
+            if queue.deleted:
+                del self._catalog.timed[queue]
+            elif not self._fall_due(queue, now_ms, budget):
+                self._catalog.timed.next_due_ms = now_ms
+                break
+            elif queue.messages.schedule.next_ms is None:
+                del self._catalog.timed[queue]
+
+    def _fall_due(self, queue: Queue, now_ms: int, budget: Budget) -> bool:
+        """Whether all may be had that is due; False when `budget` was spent before."""
+        messages = queue.messages
+        while (next_ms := messages.schedule.next_ms) is not None and next_ms <= now_ms:
+            if messages.schedule.fall_due(now_ms, EXPIRED_LENGTH):
+                self._catalog.awake[queue] = None
+            if budget.is_spent:
+                self._catalog.timed.note_scheduled(queue)
+                return False
+        self._catalog.timed.note_scheduled(queue)
+        return True
 
     def _leave_to_owner(self, queue: Queue, now_ms: int) -> list[Queue]:
         """Returns the queue itself if this member has it deleted."""
@@ -73,7 +104,7 @@ class QueueTimers:
             return [queue]
         if queue.messages.expiries.is_due(now_ms) or self._shrinking.is_due(queue):
             self._sets.replication.note_due(queue)
-        elif queue.messages.expiries.next_ms is None and not queue.arguments.auto_delete:
+        elif not has_times(queue) and not queue.arguments.auto_delete:
             del self._catalog.timed[queue]  # what somebody has is noted when it comes back
         return []
 

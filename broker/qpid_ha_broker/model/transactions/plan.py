@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from qpid_ha_broker.events.types import DequeueReason, Enqueued, ProducerAdvanced
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, QueueFull, QueueLocked, fresh
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, NotSupported, QueueFull, QueueLocked, fresh
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.message_reader import MessageReader
 from qpid_ha_broker.model.queues.queue import Queue
@@ -45,16 +45,24 @@ class EnqueuePlan:
     """The promise: after an error from `add`, no queue is touched and the plan is empty."""
 
     def __init__(
-        self, reader: MessageReader, logs: Iterable[Log], producers: int = 0, *, displaces: bool = True
+        self,
+        reader: MessageReader,
+        logs: Iterable[Log],
+        producers: int = 0,
+        *,
+        displaces: bool = True,
+        why_no_delay: str = "",
     ) -> None:
         """`logs`: those of the queues; a message that goes into several has its number written to the first of them.
 
         `producers`: how many are remembered; 0: numbers of messages mean nothing. `displaces`: False, the plan leaves
-        it to the owner of a queue to drop what newer messages take the place of, once they are there.
+        it to the owner of a queue to drop what newer messages take the place of, once they are there. `why_no_delay`:
+        why messages that are due later are refused; empty: they are not.
         """
         self.units = {log: PlannedUnit() for log in logs}
         self.producers = producers
         self._displaces = displaces
+        self._why_no_delay = why_no_delay
         self.displaced: dict[Queue, list[Entry]] = {}
         """What rings drop to make room."""
         self.over_limits: dict[Queue, None] = {}
@@ -76,9 +84,15 @@ class EnqueuePlan:
         return self._coming
 
     def add(self, queues: tuple[Queue, ...], message: Message, now_ms: int, *, routed: bool) -> None:
-        """Plan for `message` to join each of `queues`. `routed`: an exchange has chosen them, not the publisher."""
+        """Plan for `message` to join each of `queues`. `routed`: an exchange has chosen them, not the publisher.
+
+        One that is due later is no longer so where that time has come.
+        """
         joined: dict[tuple[int, str, Log], list[int]] = {}
+        due_at_ms = message.due_at_ms if message.due_at_ms > now_ms else 0
         try:
+            if due_at_ms and self._why_no_delay:
+                raise NotSupported(self._why_no_delay)
             for queue in queues:
                 key = self._key(queue, message.payload)
                 if not self._make_room(queue, message, key, routed):
@@ -96,7 +110,9 @@ class EnqueuePlan:
         numbered = bool(message.producer and self.producers)
         durable = message.durable or numbered  # its number outlives a crash: without it, it would be taken for there
         for (expires_at_ms, key, log), ids in joined.items():
-            event = _new_tuple(Enqueued, (tuple(ids), message.payload, durable, message.priority, expires_at_ms, key))
+            event = _new_tuple(
+                Enqueued, (tuple(ids), message.payload, durable, message.priority, expires_at_ms, key, due_at_ms)
+            )
             self.units[log].events.append(event)
         if numbered and joined:
             logs = {log for _, _, log in joined}

@@ -19,6 +19,8 @@ class Message(NamedTuple):
     producer: bytes = b""
     """Who numbers its messages, so that one which is sent twice is known; empty: nobody does."""
     sequence: int = 0
+    due_at_ms: int = 0
+    """Nobody gets it before; 0: whoever comes does."""
 
 
 class Publish(NamedTuple):
