@@ -238,7 +238,11 @@ RABBITMQ = {
         },
         {"name": "fast", "vhost": "/", "arguments": {"x-max-priority": 255, "x-expires": 1500, "x-message-ttl": 5}},
         {"name": "log", "vhost": "/", "arguments": {"x-queue-type": "stream"}},
-        {"name": "full", "vhost": "/", "arguments": {"x-max-length-bytes": 9, "x-overflow": "reject-publish"}},
+        {
+            "name": "full",
+            "vhost": "/",
+            "arguments": {"x-max-length-bytes": 9, "x-overflow": "reject-publish", "x-single-active-consumer": True},
+        },
         {"name": "reply", "vhost": "/", "auto_delete": True, "arguments": {}},
         {"name": "elsewhere", "vhost": "other", "arguments": {}},
     ],
@@ -271,7 +275,7 @@ def test_definitions_of_rabbitmq_become_ours_and_what_has_no_counterpart_is_told
             "qpid.auto_delete_delay_s": 1.5,
             "qpid.message_ttl_ms": 5,
         },
-        "full": {"qpid.max_size": 9, "qpid.policy_type": "reject"},
+        "full": {"qpid.max_size": 9, "qpid.policy_type": "reject", "qpid.single_active_consumer": True},
     }
     assert converted.exchanges == (
         ExchangeDefinition("dead", "fanout", {}),

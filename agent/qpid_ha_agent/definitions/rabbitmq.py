@@ -10,6 +10,7 @@ Arguments are those of its documentation: "Queues" (optional arguments), "Quorum
 | `x-message-ttl` | `qpid.message_ttl_ms` |
 | `x-max-priority` N | `qpid.priorities`: N + 1, 10 at most |
 | `x-delivery-limit` | `qpid.delivery_limit` |
+| `x-single-active-consumer` | `qpid.single_active_consumer` |
 | `x-dead-letter-exchange` | `qpid.alternate_exchange` |
 | `alternate-exchange` of an exchange | `qpid.alternate_exchange` |
 | `x-expires` | `qpid.auto_delete` after so long |
@@ -114,6 +115,8 @@ class _Translation:
                 arguments[_NUMBERS[key]] = value
             elif key == "x-max-priority" and isinstance(value, int):
                 arguments["qpid.priorities"] = min(value + 1, _PRIORITIES_MAX)
+            elif key == "x-single-active-consumer":
+                arguments["qpid.single_active_consumer"] = bool(value)
             elif key == "x-dead-letter-exchange" and value:
                 arguments["qpid.alternate_exchange"] = value
             elif key == "x-expires" and isinstance(value, int):
