@@ -119,7 +119,8 @@ class Surroundings:
 
 
 class TracedLog(logging.Handler):
-    """What brokers log is part of the trace, under the name of who logs it."""
+    """What brokers log is part of the trace, under the name of who logs it. A bug, which a broker notes to go on, ends
+    the run: `emit` raises it."""
 
     def __init__(self, surroundings: Surroundings, trace: Trace, left_out: str) -> None:
         super().__init__()
@@ -133,8 +134,8 @@ class TracedLog(logging.Handler):
             who = "-" if running is None else running.name
             text = f"{record.levelname} {record.name}: {record.getMessage()}"
             self._trace.add(who, text.replace(self._left_out, ""))
-            if record.exc_info and record.exc_info[1] is not None:
-                self._trace.add(who, logging.Formatter().formatException(record.exc_info)[-300:])
+        if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1] is not None:
+            raise record.exc_info[1]
 
 
 # --- disks

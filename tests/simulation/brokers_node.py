@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -40,8 +41,7 @@ from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 from simulation.brokers_machine import MachineDisks, Surroundings
 from simulation.process_loop import ProcessLoop
-from simulation.proxies_node import Terms
-from simulation.streams import Post, StreamEnd
+from simulation.streams import Post, StreamEnd, Streams
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
 
@@ -72,25 +72,27 @@ class BrokersWatcher(Protocol):
     def broke(self, node: BrokerNode, reason: str) -> None:
         """It has ended by itself. Raises Violation."""
 
+    def attached(self, node: BrokerNode, connection: Connection, link: proton.Link, endpoint: LinkEndpoint) -> None:
+        """A link was attached there."""
 
+    def session_ends(self, node: BrokerNode, session: Session) -> None:
+        """It is about to end a client's session."""
+
+
+@dataclass(frozen=True)
 class Site:
-    """What all machines of a run have in common. `directory`: for what no store has on its own disk."""
+    """What all machines of a run have in common."""
 
-    def __init__(
-        self,
-        seed: int,
-        schedule: Schedule,
-        trace: Trace,
-        surroundings: Surroundings,
-        watcher: BrokersWatcher,
-        directory: Path,
-    ) -> None:
-        self.seed = seed
-        self.schedule = schedule
-        self.trace = trace
-        self.surroundings = surroundings
-        self.watcher = watcher
-        self.directory = directory
+    seed: int
+    schedule: Schedule
+    streams: Streams
+    trace: Trace
+    surroundings: Surroundings
+    watcher: BrokersWatcher
+    directory: Path
+    """For what no store has on its own disk."""
+    turn_within_s: float
+    """So long after something has come a broker has its turn, at most."""
 
 
 class BrokerProcess:
@@ -104,7 +106,11 @@ class BrokerProcess:
         self._node = node
         self._waiting: list[Callable[[], None]] = []
         self.loop = ProcessLoop(  # type: ignore[abstract] # it has what the broker uses
-            node.site.schedule, self, node.clock, lambda: self.draw.uniform(*CALL_S)
+            node.site.schedule,
+            self,
+            node.clock,
+            lambda: self.draw.uniform(*CALL_S),
+            lambda: self.draw.uniform(0.0, node.site.turn_within_s),
         )
 
     def post(self, command: Callable[[], None]) -> None:
@@ -126,7 +132,7 @@ class BrokerProcess:
             self.post(command)
 
     def connect(self, host: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
-        self._node.terms.streams.connect(self.name, self.post, name_at(host), opened)
+        self._node.site.streams.connect(self.name, self.post, name_at(host), opened)
 
 
 class SimulatedListeners(Listeners):
@@ -190,14 +196,14 @@ class SimulatedBroker(Broker):
         end = self.container.sessions.end
 
         def seen_end(session: Session, *, failed: bool) -> None:
-            node.terms.session_ends(node, session)  # type: ignore[arg-type]
+            node.site.watcher.session_ends(node, session)
             end(session, failed=failed)
 
         setattr(self.container.sessions, "end", seen_end)  # noqa: B010 - a method, which mypy lets nobody replace
 
     def _attach_seen(self, connection: Connection, link: proton.Link) -> LinkEndpoint:
         endpoint = attach(connection, link)
-        self._node.terms.attached(self._node, connection, link, endpoint)  # type: ignore[arg-type]
+        self._node.site.watcher.attached(self._node, connection, link, endpoint)
         return endpoint
 
     def _join(self, restored: Restored | None) -> None:
@@ -258,14 +264,11 @@ class SimulatedBroker(Broker):
 class BrokerNode:
     """A machine. Its processes come and go, and its disks stay."""
 
-    def __init__(
-        self, site: Site, index: int, clock: Clock, settings: Callable[[int, Path], BrokerSettings], terms: Terms
-    ) -> None:
+    def __init__(self, site: Site, index: int, clock: Clock, settings: Callable[[int, Path], BrokerSettings]) -> None:
         self.site = site
         self.index = index
         self.name = f"n{index}"
         self.clock = clock
-        self.terms = terms
         self.process = 0
         self.is_paused = False
         self.paused_s = 0.0
@@ -312,7 +315,7 @@ class BrokerNode:
         self.note_line("LOSES ITS POWER" if is_silent else "DIES")
         self._ended.append(running)
         self._running = None
-        self.terms.streams.died(self.name, is_silent)
+        self.site.streams.died(self.name, is_silent)
         self.disks.process_ended(has_power=not is_silent)
         if self._broker is not None:
             self._broker.close_engines()
@@ -473,6 +476,59 @@ def _nobody(command: Callable[[], None]) -> None:
     """The process is dead."""
 
 
+class BrokerReplica:
+    """A broker's replica of a set beside `default`."""
+
+    def __init__(self, node: BrokerNode, set_name: str) -> None:
+        self.node = node
+        self.name, self.index = node.name, node.index
+        self.set_name = set_name
+
+    @property
+    def is_up(self) -> bool:
+        """The broker hosts it."""
+        sets = self.node.broker.sets if self.node.is_up else None
+        return sets is not None and self.set_name in sets.hosts.members
+
+    @property
+    def is_paused(self) -> bool:
+        return self.node.is_paused
+
+    @property
+    def paused_s(self) -> float:
+        return self.node.paused_s
+
+    @property
+    def member(self) -> Member:
+        sets = self.node.broker.sets
+        if sets is None:
+            raise AttributeError(f"{self.name} hosts nothing")
+        member = sets.hosts.members[self.set_name]
+        assert isinstance(member, SetMember)
+        return member.member
+
+    @property
+    def resources(self) -> Resources:
+        return self.node.container.sets[self.set_name].resources
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether clients would be served."""
+        return self.is_up and self.member.status.state is State.PRIMARY
+
+    @property
+    def is_serving(self) -> bool:
+        sets = self.node.broker.sets if self.node.is_up else None
+        return sets is not None and sets.leads(self.set_name)
+
+    def ask_for(self, make: Callable[[int], fx.Input], answered: Callable[[bool, str], None]) -> None:
+        """An operator wants another broker to lead."""
+        wanted = make(0)
+        if isinstance(wanted, fx.SwitchoverAsked):
+            params: dict[str, object] = {"action": "transfer", "name": self.set_name, "to": wanted.to}
+            self.node.ask("sets", params, lambda problem: answered(not problem, problem))
+
+
 class NodeListener:
     """What `streams` knows of a node: see `streams.Listener`."""
 
@@ -487,6 +543,6 @@ class NodeListener:
         """Whether it takes connections."""
         return self._node.is_listening
 
-    def accept_forwarding(self, end: StreamEnd) -> None:
-        """Brokers hand messages on over their shared connections."""
-        raise NotImplementedError
+
+ReplicaNode = BrokerNode | BrokerReplica
+"""A replica of a set: of `default` each broker is one."""

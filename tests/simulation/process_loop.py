@@ -15,9 +15,6 @@ from typing import Any, Protocol
 from simulation.streams import StreamEnd
 from simulation.virtual_time import Clock, Schedule
 
-BEGAN_S = 1000.0
-"""What its clock says when the run begins: Proton takes a time of 0 for none."""
-
 
 class LoopProcess(Protocol):
     """A process that may be stopped for a while, or dead."""
@@ -36,14 +33,19 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self,
         schedule: Schedule,
         process: LoopProcess,
-        clock: Clock | None = None,
-        call_s: Callable[[], float] = lambda: 0.0,
+        clock: Clock,
+        call_s: Callable[[], float],
+        round_s: Callable[[], float],
     ) -> None:
-        """`clock`: of the process; None: it is never wrong. `call_s`: how long the next call takes that blocks."""
+        """`clock`: of the process. `call_s`: how long the next call takes that blocks. `round_s`: how long it takes
+        until the loop comes to what is to be done soon; what is read meanwhile comes before it."""
         self._schedule = schedule
         self._process = process
         self._clock = clock
         self._call_s = call_s
+        self._round_s = round_s
+        self._soon_s = 0.0
+        """When the loop comes to what was to be done soon last."""
         self._tasks: dict[asyncio.Task[Any], None] = {}
         """Those that have not ended."""
         self.failure: BaseException | None = None
@@ -68,7 +70,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        self._schedule.after(0.0, lambda: self._process.post(lambda: self._run(handle)))
+        self._soon_s = max(self._soon_s, self._schedule.now_s + self._round_s())
+        self._schedule.at(self._soon_s, lambda: self._process.post(lambda: self._run(handle)))
         return handle
 
     def call_later(  # type: ignore[override]
@@ -80,9 +83,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        delay_s = when - self.time()
-        if self._clock is not None:
-            delay_s = self._clock.real_delay_s(delay_s)
+        delay_s = self._clock.real_delay_s(when - self.time())
         self._schedule.at(self._schedule.now_s + delay_s, lambda: self._process.post(lambda: self._run(handle)))
         return handle
 
@@ -117,7 +118,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """It is skipped when its time comes."""
 
     def time(self) -> float:
-        return self._schedule.now_s + BEGAN_S if self._clock is None else self._clock.monotonic_s()
+        return self._clock.monotonic_s()
 
     # --- futures and tasks
 

@@ -12,7 +12,6 @@ from simulation.amqp_client import AmqpClient, Shop, Talk, take_message
 from simulation.node import Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 
-SIZES = (0,) * 12 + (1000, 10_000, 100_000)
 DELETED = "deleted"
 """The queue that is deleted now and then."""
 BUSY = "busy"

@@ -12,8 +12,8 @@ from typing import Any
 
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
 from simulation.amqp_client import Talk
+from simulation.brokers_node import BrokerNode
 from simulation.node import Violation
-from simulation.proxies_node import ProxyNode
 from simulation.proxies_sessions import HoldingConsumer, SessionClient
 
 RESOURCE_DELETED = "amqp:resource-deleted"
@@ -57,7 +57,7 @@ class DeletionClient(SessionClient):
         super().on_detached(talk, link, condition)
 
 
-def why_deleted_are_used(nodes: Sequence[ProxyNode]) -> str:
+def why_deleted_are_used(nodes: Sequence[BrokerNode]) -> str:
     """A link that is attached to a queue which is no more, or a session that holds something of one; empty: none."""
     for node in nodes:
         for link in node.container.default.links if node.is_primary else ():

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 import proton
 
-from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from simulation.amqp_client import Shop, Talk
+from simulation.brokers_node import BrokerNode
 from simulation.proxies_clients import ConsumingClient, LinkClient, PublishingClient
 from simulation.proxies_ledger import Ledger, Sent
 from simulation.proxies_plan import ProxiesPlan
 from simulation.proxies_sessions import PRODUCER, SEQUENCE
-from simulation.proxies_sets import Member, PlacedSet
+from simulation.proxies_sets import DefaultSet, PlacedSet
 from simulation.proxies_subscriptions import ExchangeLedger
 from simulation.proxies_watch import queued
 
@@ -114,11 +113,9 @@ class NumberedForkPublisher(LinkClient):
 class Forks:
     """The exchange of a run, with its queues and who uses them; nothing, where nobody does."""
 
-    def __init__(self, shop: Shop, sets: Sequence[PlacedSet], plan: ProxiesPlan) -> None:
+    def __init__(self, shop: Shop, default: DefaultSet, sets: Sequence[PlacedSet], plan: ProxiesPlan) -> None:
         self._shop = shop
-        self._sets = sets
         self._plan = plan
-        default = sets[0]
         self.ledger = ForkLedger(lambda: shop.schedule.now_s, default.watch)
         self._queues: dict[str, PlacedSet] = {}
         if not plan.forking:
@@ -128,9 +125,7 @@ class Forks:
             self._queues[queue] = placed
             copies = Ledger(lambda: shop.schedule.now_s, placed.watch)
             self.ledger.copies[queue] = placed.watch.ledgers_of[queue] = copies
-            if placed.name != DEFAULT_SET:
-                placed.elsewhere[queue] = {}
-                placed.also_declares.append(partial(_declare, queue))
+            placed.bound[queue] = {}
         default.also_declares.append(self._declare_exchange)
 
     @property
@@ -138,23 +133,14 @@ class Forks:
         """Copies that somebody got."""
         return sum(ledger.handed_out for ledger in self.ledger.copies.values())
 
-    def _declare_exchange(self, node: Member) -> None:
-        """What the map says of sets and queues, the exchange, and its bindings: all that is missing."""
-        catalog, default = node.resources.catalog, node.resources.replicated
-        if all(queue in catalog.queues or queue in catalog.map.queues for queue in self._queues) and (
-            FORKS in catalog.exchanges
-        ):
+    def _declare_exchange(self, node: BrokerNode) -> None:
+        """With its bindings, once all its queues are there."""
+        catalog = node.resources.catalog
+        if FORKS in catalog.exchanges or not self._queues.keys() <= {*catalog.queues, *catalog.map.queues}:
             return
-        for queue, placed in self._queues.items():
-            if placed.name != DEFAULT_SET and placed.name not in catalog.map.sets:
-                default.write(ev.SetPlaced(placed.name, tuple(each.name for each in placed.nodes), (), "", 0, 0))
-            if placed.name != DEFAULT_SET and queue not in catalog.map.queues:
-                default.write(ev.QueuePlaced(queue, placed.name, {}, False))
-        _declare(fork_of(0), node)
-        if FORKS not in catalog.exchanges:
-            node.configuration.declare_exchange(FORKS, "fanout", {})
-            for queue in self._queues:
-                node.configuration.bind(FORKS, queue, "", {})
+        node.configuration.declare_exchange(FORKS, "fanout", {})
+        for queue in self._queues:
+            node.configuration.bind(FORKS, queue, "", {})
 
     def make_clients(self, draw: Callable[[str], random.Random]) -> list[LinkClient]:
         """Publishers of both kinds, and a consumer for some of the queues."""
@@ -186,8 +172,3 @@ class Forks:
             primary = placed.primary
             if primary is not None:
                 self.ledger.copies[queue].check_rest({FORKS: queued(primary)[queue]})
-
-
-def _declare(queue: str, node: Member) -> None:
-    if queue not in node.resources.catalog.queues:
-        node.configuration.declare_queue(queue, {})

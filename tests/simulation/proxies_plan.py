@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from simulation.node import TURN_WITHIN_S
-
+TURN_WITHIN_S: Final = 0.0006
 FAULTS_END_S: Final = 12.0
 MOVES: Final = 16
+DELETIONS: Final = 8
 TRANSACTING: Final = 6
 """Of a run that is about what is under way when a set moves."""
 BUSY_TURN_S: Final = 0.02
@@ -20,6 +20,9 @@ _PAUSES_OF_ALL_S: Final = (1.55, 1.9), (1.55, 1.9), (2.5, 5.0)
 """Clients with sessions give up after 1 s, and a moment for their look at the clock; others, and brokers, after 2."""
 _CUT_OFF_S: Final = 1.3, 1.7
 """Longer than clients that are cut off wait for an answer to their open, and less than brokers have patience for."""
+POWER_CUTS: Final = (*(0,) * 9, 1, 2)
+"""How many there are in a run."""
+LAST_POWER_CUT_S: Final = 10.0
 
 
 class ProxiesKind(StrEnum):
@@ -81,6 +84,14 @@ class ProxiesFault(NamedTuple):
     """Seed of what else has to be drawn, when it strikes."""
 
 
+class PowerCut(NamedTuple):
+    """Of all machines at once, which come again one after the other. Seconds after the clients have begun."""
+
+    at_s: float
+    back_s: tuple[float, ...]
+    """By the number of the machine."""
+
+
 @dataclass(frozen=True)
 class ProxiesPlan:
     """A run, whole: two runs of the same plan are the same."""
@@ -119,11 +130,13 @@ class ProxiesPlan:
     """Clients that work in transactions discharge them before they have heard what became of their messages."""
     turn_within_s: float = TURN_WITHIN_S
     """So long after something has come a broker has its turn, at most: what comes before is worked on in it, too."""
+    power_cuts: tuple[PowerCut, ...] = ()
+    """Some: publishers send durable messages alone."""
 
     @property
     def has_faults(self) -> bool:
         """Whether anything goes wrong."""
-        return bool(self.faults)
+        return bool(self.faults or self.power_cuts)
 
     @property
     def faults_end_s(self) -> float:
@@ -206,6 +219,15 @@ def draw_pauses_plan(seed: int) -> ProxiesPlan:
     return replace(draw_split_plan(seed), publishers=2, consumers=0, sessions=4, faults=tuple(faults))
 
 
+def draw_deletions_plan(seed: int) -> ProxiesPlan:
+    """As above, with clients of sessions whose queue is deleted again and again, and a set that moves."""
+    draw = random.Random(f"{seed}/deletions plan")
+    kinds = [ProxiesKind.DELETE_QUEUE] * DELETIONS + [ProxiesKind.MOVE, ProxiesKind.CLIENT_CUT]
+    faults = [_draw_fault(draw, kind) for kind in kinds]
+    at = sorted(faults, key=lambda fault: fault.at_s)
+    return replace(draw_split_plan(seed), publishers=1, consumers=2, bereft=3, anonymous=1, faults=tuple(at))
+
+
 def draw_moves_plan(seed: int) -> ProxiesPlan:
     """3 busy brokers, 2 sets that move all the time, in order, and clients that work in transactions."""
     draw = random.Random(f"{seed}/moves plan")
@@ -236,7 +258,7 @@ def draw_moves_plan(seed: int) -> ProxiesPlan:
 
 
 def draw_proxies_plan(seed: int) -> ProxiesPlan:
-    """2 to 4 brokers, 1 to 4 sets, and 3 to 21 clients."""
+    """2 to 4 brokers, 1 to 4 sets, and 3 to 21 clients; brokers lose their power together now and then."""
     draw = random.Random(f"{seed}/proxies plan")
     sessions = random.Random(f"{seed}/proxies sessions").choice((0, 0, 0, 1, 2))
     brokers = draw.randint(2, 4)
@@ -276,8 +298,20 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         draw.choice((1, 1, 2)),
         replicas,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        power_cuts=_draw_power_cuts(seed, brokers),
     )
     return _with_cuts(plan) if plan.sessions else plan
+
+
+def _draw_power_cuts(seed: int, brokers: int) -> tuple[PowerCut, ...]:
+    draw = random.Random(f"{seed}/power cuts")
+    return tuple([_draw_power_cut(draw, brokers) for _ in range(draw.choice(POWER_CUTS))])
+
+
+def _draw_power_cut(draw: random.Random, brokers: int) -> PowerCut:
+    at_s = round(draw.uniform(1.5, LAST_POWER_CUT_S), 3)
+    back_s = [round(at_s + draw.choice((0.1, 0.5, 2.0)) + draw.random(), 3) for _ in range(brokers)]
+    return PowerCut(at_s, tuple(back_s))
 
 
 def _with_cuts(plan: ProxiesPlan) -> ProxiesPlan:

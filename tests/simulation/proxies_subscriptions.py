@@ -15,11 +15,12 @@ from typing import Any
 import proton
 
 from simulation.amqp_client import Shop, Talk
+from simulation.brokers_node import BrokerNode
 from simulation.node import Violation
 from simulation.proxies_clients import ConsumingClient, LinkClient, PublishingClient
 from simulation.proxies_ledger import Custodian, Ledger, Reading, Sent
 from simulation.proxies_plan import ProxiesPlan
-from simulation.proxies_sets import Member, PlacedSet
+from simulation.proxies_sets import DefaultSet
 from simulation.proxies_watch import queued
 
 PUBLISHED = "news"
@@ -196,7 +197,7 @@ class DurableSubscriber(ConsumingClient):
 class SubscribedExchange:
     """The exchange of a run, with those who publish to it and subscribe; nothing, where nobody does."""
 
-    def __init__(self, shop: Shop, default: PlacedSet, draw: random.Random, plan: ProxiesPlan) -> None:
+    def __init__(self, shop: Shop, default: DefaultSet, draw: random.Random, plan: ProxiesPlan) -> None:
         self._shop = shop
         self._default = default
         self._address = draw.choice(ADDRESSES)
@@ -213,7 +214,7 @@ class SubscribedExchange:
         """Messages that those who subscribe, or share a queue, got."""
         return sum(ledger.handed_out for ledger in self.ledger.copies.values())
 
-    def _declare(self, node: Member) -> None:
+    def _declare(self, node: BrokerNode) -> None:
         """The queue that several consume from."""
         if SHARED_QUEUE in node.resources.catalog.queues:
             return
@@ -243,7 +244,7 @@ class SubscribedExchange:
     def why_somebody_is_there(self) -> str:
         """A subscription that was closed, at any broker; empty: there is none."""
         for client in self._subscribers:
-            for node in [] if client.is_subscribed else self._default.nodes:
+            for node in [] if client.is_subscribed else self._default.brokers:
                 if client.queue_name in node.resources.catalog.queues:
                     return f"{node.name} still has {client.queue_name}, which was closed"
         return ""

@@ -10,11 +10,11 @@ from typing import Protocol
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
 from simulation.amqp_client import AmqpClient
+from simulation.brokers_node import BrokerNode
 from simulation.proxies_clients import DELETED
-from simulation.proxies_node import ProxyNode
 from simulation.proxies_plan import ProxiesFault, ProxiesKind
 from simulation.proxies_sessions import SessionClient
-from simulation.proxies_sets import PlacedSet
+from simulation.proxies_sets import DefaultSet, PlacedSet
 from simulation.streams import Streams
 from simulation.virtual_time import Schedule
 
@@ -41,13 +41,15 @@ class ProxiesTrouble:
         self,
         schedule: Schedule,
         streams: Streams,
-        nodes: Sequence[ProxyNode],
+        nodes: Sequence[BrokerNode],
+        default: DefaultSet,
         sets: Sequence[PlacedSet],
     ) -> None:
-        """`sets`: `default` first."""
+        """`sets`: with `default`."""
         self._schedule = schedule
         self._streams = streams
         self._nodes = nodes
+        self._default = default
         self._sets = sets
         self._moves_to: dict[str, tuple[str, float]] = {}
         """By set: who was to lead last, and until when that may go on."""
@@ -92,15 +94,15 @@ class ProxiesTrouble:
     # --- who it may strike
 
     def _any_set(self, draw: random.Random) -> PlacedSet:
-        return draw.choice(self._sets) if len(self._sets) > 1 else self._sets[0]
+        return draw.choice(self._sets) if len(self._sets) > 1 else self._default
 
-    def _primary_of(self, placed: PlacedSet) -> ProxyNode | None:
+    def _primary_of(self, placed: PlacedSet) -> BrokerNode | None:
         primary = placed.primary
         return None if primary is None else self._nodes[primary.index]
 
-    def _may_go(self, node: ProxyNode) -> bool:
+    def _may_go(self, node: BrokerNode) -> bool:
         """Whether somebody else could lead, of each set, who has all that was confirmed."""
-        is_whole = not self._sets[0].cut_off_s and all(each.is_up and not each.is_paused for each in self._nodes)
+        is_whole = not self._default.cut_off_s and all(each.is_up and not each.is_paused for each in self._nodes)
         return is_whole and all(self._can_spare(placed, node.name) for placed in self._sets)
 
     def _can_spare(self, placed: PlacedSet, name: str) -> bool:
@@ -122,7 +124,7 @@ class ProxiesTrouble:
         ]
         return len(rest) == len(set(in_sync) - {name}) and bool(rest)
 
-    def _others(self, node: ProxyNode) -> list[ProxyNode]:
+    def _others(self, node: BrokerNode) -> list[BrokerNode]:
         return [each for each in self._nodes if each is not node]
 
     # --- clients
@@ -139,7 +141,7 @@ class ProxiesTrouble:
     # --- between brokers
 
     def _cut_proxy(self, fault: ProxiesFault, draw: random.Random) -> None:
-        """What one broker relays to another one; their own channels stay."""
+        """All streams that one broker has to another one."""
         primary = self._primary_of(self._any_set(draw))
         if primary is not None:
             proxy = draw.choice(self._others(primary))
@@ -149,19 +151,15 @@ class ProxiesTrouble:
     def _block(self, fault: ProxiesFault, draw: random.Random) -> None:
         one, other = draw.sample(self._nodes, 2)
         for ends in ((one, other), (other, one)):
-            self._stop_bytes(*ends, fault.for_s, has_log=draw.random() < 0.5)
+            self._stop_bytes(*ends, fault.for_s)
 
     def _block_one_way(self, fault: ProxiesFault, draw: random.Random) -> None:
         one, other = draw.sample(self._nodes, 2)
-        self._stop_bytes(one, other, fault.for_s, has_log=draw.random() < 0.5)
+        self._stop_bytes(one, other, fault.for_s)
 
-    def _stop_bytes(self, one: ProxyNode, other: ProxyNode, for_s: float, *, has_log: bool) -> None:
+    def _stop_bytes(self, one: BrokerNode, other: BrokerNode, for_s: float) -> None:
         self._streams.block(one.name, other.name)
         self._later(for_s, partial(self._streams.unblock, one.name, other.name))
-        if has_log:
-            for placed in self._sets:
-                placed.network.block(one.index, other.index)
-                self._later(for_s, partial(placed.network.unblock, one.index, other.index))
 
     def _split(self, fault: ProxiesFault, draw: random.Random) -> None:
         """Each two of those that do not hear of each other do so again at another time."""
@@ -177,7 +175,7 @@ class ProxiesTrouble:
                 if (other, one) not in ends_s:
                     ends_s[one, other] = for_s = fault.for_s * draw.uniform(0.4, 1.0)
                     for ends in ((one, other), (other, one)):
-                        self._stop_bytes(*ends, for_s, has_log=True)
+                        self._stop_bytes(*ends, for_s)
         for placed in self._sets:
             for node in alone:
                 last_s = max(for_s for ends, for_s in ends_s.items() if node in ends)
@@ -186,13 +184,13 @@ class ProxiesTrouble:
 
     def _cut_off(self, fault: ProxiesFault, draw: random.Random) -> None:
         """What clients with sessions ask there they give up; it is under way until nothing is blocked any more."""
-        primary = self._primary_of(self._sets[0])
+        primary = self._default.primary
         if primary is None:
             return
         proxy = draw.choice(self._others(primary))
         proxy.note_line(f"IS CUT OFF from {primary.name}")
         for ends in ((primary, proxy), (proxy, primary)):
-            self._stop_bytes(*ends, fault.for_s, has_log=False)
+            self._stop_bytes(*ends, fault.for_s)
         for client in self._clients:
             if isinstance(client, SessionClient) and client.talk is not None:
                 client.next_brokers = [proxy.name, primary.name]
@@ -209,7 +207,7 @@ class ProxiesTrouble:
     def _crash_proxy(self, fault: ProxiesFault, draw: random.Random) -> None:
         self._crash(draw.choice(self._nodes), fault.for_s, draw)
 
-    def _crash(self, node: ProxyNode, for_s: float, draw: random.Random) -> None:
+    def _crash(self, node: BrokerNode, for_s: float, draw: random.Random) -> None:
         if self._may_go(node):
             node.kill(is_silent=draw.random() < 0.3)
             self._later(for_s, node.start)
@@ -230,7 +228,7 @@ class ProxiesTrouble:
         if primary is not None:
             self._pause(primary, fault.for_s)
 
-    def _pause(self, node: ProxyNode, for_s: float) -> None:
+    def _pause(self, node: BrokerNode, for_s: float) -> None:
         if node.is_up and not node.is_paused and self._may_go(node):
             self._stop(node, for_s)
 
@@ -241,7 +239,7 @@ class ProxiesTrouble:
             for node in self._nodes:
                 self._stop(node, fault.for_s + apart_s * draw.random())
 
-    def _stop(self, node: ProxyNode, for_s: float) -> None:
+    def _stop(self, node: BrokerNode, for_s: float) -> None:
         node.pause()
         process = node.process
 
@@ -252,14 +250,14 @@ class ProxiesTrouble:
         self._later(for_s, resume)
 
     def _delete(self, fault: ProxiesFault, draw: random.Random) -> None:
-        default = self._sets[0]
+        default = self._default
         primary = default.primary
         if primary is not None:
             primary.do(partial(default.delete_queue, primary, DELETED, fault.for_s))
 
     def _end_session(self, fault: ProxiesFault, draw: random.Random) -> None:
         """Of a client that is connected, or away."""
-        primary = self._primary_of(self._sets[0])
+        primary = self._default.primary
         if primary is None:
             return
         names = sorted(primary.resources.replicated.state.sessions.by_name)
@@ -269,7 +267,7 @@ class ProxiesTrouble:
             primary.do(partial(_end_by_hand, primary, name))
 
 
-def _end_by_hand(node: ProxyNode, name: str) -> None:
+def _end_by_hand(node: BrokerNode, name: str) -> None:
     if not node.resources.replication.read_only:
         node.note_line(f"ENDS session {name}")
         node.container.sessions.end_by_hand(name)

@@ -17,7 +17,8 @@ from qpid_ha_broker.events.types import SessionAcquired
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry, load_bodies
 from qpid_ha_broker.model.sets.catalog import Catalog
-from simulation.node import Node, Violation
+from simulation.brokers_node import ReplicaNode
+from simulation.node import Violation
 from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
 
 OVERTAKEN_S = 0.3
@@ -32,7 +33,7 @@ STILL_ON_ITS_WAY_S = 3.0
 _SENT = re.compile(rb"([afpstx]\d+-\d+) (\d+) (\w+) ")
 
 
-def queued(node: Node) -> dict[str, list[Sent]]:
+def queued(node: ReplicaNode) -> dict[str, list[Sent]]:
     """What is in its queues, in their order."""
     found: dict[str, list[Sent]] = {}
     for name, queue in node.resources.catalog.queues.items():
@@ -80,7 +81,7 @@ class Attachment:
 class Watch:
     """Sees each attach at a primary of one set, and when primaries come and go."""
 
-    def __init__(self, nodes: Sequence[Node], now_s: Callable[[], float]) -> None:
+    def __init__(self, nodes: Sequence[ReplicaNode], now_s: Callable[[], float]) -> None:
         self._nodes = nodes
         self.ledger: Ledger
         """Told of each message that the newest primary hands out, or lets a client have again, and to which one."""
@@ -100,7 +101,7 @@ class Watch:
 
     # --- what happens
 
-    def attached(self, node: Node, connection: Connection, endpoint: OutgoingLink) -> None:
+    def attached(self, node: ReplicaNode, connection: Connection, endpoint: OutgoingLink) -> None:
         """A consumer's link was attached at `node`."""
         request = endpoint._relay
         if endpoint.browsing:
@@ -146,7 +147,7 @@ class Watch:
 
         setattr(catalog, "session_acquired", seen_acquired)  # noqa: B010 - a method, which mypy lets nobody replace
 
-    def _check_overtaken(self, node: Node, generation: int) -> None:
+    def _check_overtaken(self, node: ReplicaNode, generation: int) -> None:
         """It gives messages to a consumer, and somebody else leads: since a moment ago only, when that one may still
         have acknowledged what this one wrote. Raises Violation."""
         for_s = self._now_s() - self._promoted_s
@@ -171,7 +172,7 @@ class Watch:
 
         setattr(link, "transfers", seen_transfers)  # noqa: B010 - a method, which mypy lets nobody replace
 
-    def leads(self, node: Node) -> None:
+    def leads(self, node: ReplicaNode) -> None:
         """A node has become primary."""
         self.generation = max(self.generation, node.member.status.generation)
         self.may_be_outdated()

@@ -1,21 +1,26 @@
 """Brokers that relay their clients' links to the primary, those clients, and the promises that both are given.
 
-Real are: the members and their log, containers, connections, relayed links, Proton's engines at both ends of each
-connection, and `server.proxies.proxying` with its timers, on a loop in virtual time. Simplified are: sets are in the
-brokers' memory; a broker is killed only while another one could take over what it leads, so that nothing that was
-confirmed may be lost; who promotes is no agent and no controller, but somebody who tries who is ready; and of the
-records of sets beside `default` brokers hear from nobody in particular, some time later.
+Real is all of `server`: listeners but for their sockets, channels between brokers, the drivers of members, stores with
+their journals, the controller, and proxies, with Proton's engines at both ends of each connection, on loops in virtual
+time. Brokers have stores, so a power cut leaves what was synced. Simplified is who promotes: no agent, but somebody who
+tries who is ready. A broker alone is killed only while another one could take over what it leads, so that nothing that
+was confirmed may be lost.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 import proton
 
+from kernel_use import use_what_is_built
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.consumer_credit import ASKED_MESSAGES
 from qpid_ha_broker.amqp.links.outgoing import OutgoingLink
@@ -23,19 +28,16 @@ from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedPubl
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.model.sessions import Session
-from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_config.settings import BrokerSettings
 from simulation.amqp_client import BEGAN_MS
-from simulation.custody import Custody
-from simulation.network import Network
-from simulation.node import Node, Violation, World, problem_of
+from simulation.brokers_machine import Surroundings
+from simulation.brokers_node import PORT, BrokerNode, BrokerReplica, NodeListener, Site, host_of, name_at
+from simulation.node import Violation, problem_of
 from simulation.proxies_clients import (
     BUSY,
     DELETED,
-    SIZES,
     AnonymousClient,
     BrowsingClient,
     BusyClient,
@@ -47,15 +49,12 @@ from simulation.proxies_clients import (
 from simulation.proxies_deletions import DeletionClient, why_deleted_are_used
 from simulation.proxies_forks import Forks
 from simulation.proxies_ledger import ClientSession, Sent
-from simulation.proxies_node import ProxyNode, Terms
-from simulation.proxies_plan import ProxiesPlan
-from simulation.proxies_replica import SetReplica
+from simulation.proxies_plan import PowerCut, ProxiesPlan
 from simulation.proxies_sessions import SessionClient
-from simulation.proxies_sets import REPLACE_S, PlacedSet, ToldRegister, map_events, record_of
+from simulation.proxies_sets import ControlledSet, DefaultSet, PlacedSet, RecordOfCoordinator
 from simulation.proxies_subscriptions import SubscribedExchange
 from simulation.proxies_transactions import TransactingClient
 from simulation.proxies_trouble import ProxiesTrouble
-from simulation.register import Register
 from simulation.streams import Streams
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
@@ -67,8 +66,18 @@ QUEUES: dict[str, dict[str, str | int | float | bool | None]] = {
 }
 """Of `default`, with their arguments."""
 QUEUES_OF_OTHERS = ("plain", "small")
+use_what_is_built()
 AnyClient = LinkClient | TransactingClient | SessionClient
+SIZES: Final = (*(0,) * 60, *(1000,) * 3, 10_000, 70_000)
+"""Of messages: a few are longer than a frame. All brokers keep them in memory, in a journal and in a snapshot."""
+BUSY_SIZES: Final = (2_000,)
+"""Of those that are on their way to consumers who take credit back."""
+SLOW_DISKS_S: Final = 0.1, 0.6
+"""How much longer a sync takes, at most, where the power is cut: so much is on its way to a disk then."""
+IN_MEMORY: Final = Path("/dev/shm")
 CHECK_S = 0.05
+MEMBERS_CHECKED_S: Final = 1.0
+"""So often the invariants of all members are checked, which takes long."""
 DRIFT = 0.01
 REST_WITHIN_S = 40.0
 GONE_WITHIN_S = 12.0
@@ -105,116 +114,86 @@ class ProxiesWorld:
     """Everything that a plan brings to life; the watcher of its nodes, and what its clients have in common."""
 
     sizes: tuple[int, ...] = SIZES
-    busy_sizes: tuple[int, ...] = (60_000,)
+    busy_sizes: tuple[int, ...] = BUSY_SIZES
 
-    def __init__(self, plan: ProxiesPlan, with_trace: bool) -> None:
+    def __init__(self, plan: ProxiesPlan, with_trace: bool, directory: Path) -> None:
+        """`directory`: an empty one, which is used up."""
         self.plan = plan
         self.schedule = Schedule()
         self.trace = Trace(self.schedule, with_trace)
         self.brokers = tuple(f"n{index}" for index in range(plan.brokers))
-        self.network = Network(self.schedule, self._draw("network"), plan.delay_s, 1000, None)
         self.streams = Streams(self.schedule, self._draw("streams"), plan.delay_s, plan.socket_bytes)
-        self.default = PlacedSet(DEFAULT_SET, self.schedule, self.trace, self._draw("manager"))
-        self.default.queues = QUEUES | ({BUSY: {}} if plan.shrinking else {})
-        self.default.network = self.network
-        self.default.register = Register(self.schedule, *(self._draw(f"register {number}") for number in range(3)))
-        self.sets = [self.default]
-        custody = Custody(self.brokers, False, lambda: self.schedule.now_s)
-        around = World(self.schedule, self.network, self.default.register, self.trace, self, custody, 50)
-        terms = Terms(
-            self.streams,
-            plan.publisher_credit,
-            plan.most_unsettled,
-            self._attached,
-            self.default.watch.ends_to_lead,
-            lambda: map_events(self.brokers, self.sets),
-            self._session_ends,
-            forwards=plan.forking > 0,
+        self._coordinator = directory / "coordinator"
+        self._coordinator.mkdir()
+        self.surroundings = Surroundings(self.trace, directory, self._refuses)
+        site = Site(
+            plan.seed, self.schedule, self.streams, self.trace, self.surroundings, self, directory, plan.turn_within_s
         )
-        self.nodes = self._make_nodes(around, terms)
-        self.default.nodes += self.nodes
-        self.network.hosts = {_address(node.index): node for node in self.nodes}
-        self.streams.listeners = {node.name: node for node in self.nodes}
+        self.nodes = [
+            BrokerNode(site, index, self._clock(index), self._broker_settings) for index in range(plan.brokers)
+        ]
+        self.streams.listeners = {node.name: NodeListener(node) for node in self.nodes}
+        record = RecordOfCoordinator(self._coordinator)
+        self.default = DefaultSet(self.schedule, self.trace, self._draw("manager"), record, self.nodes)
+        self.default.queues = QUEUES | ({BUSY: {}} if plan.shrinking else {})
+        self.sets: list[PlacedSet] = [self.default]
         self.sets += [self._other_set(number, replicas) for number, replicas in enumerate(plan.replicas, 1)]
-        self.forks = Forks(self, self.sets, plan)
+        self.forks = Forks(self, self.default, self.sets, plan)
         self.exchange = SubscribedExchange(self, self.default, self._draw("exchange"), plan)
-        self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.sets)
-        self._news = self._draw("news")
+        self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.default, self.sets)
         self.clients: list[AnyClient] = []
         self._sessions: dict[str, ClientSession] = {}
+        """By UUID."""
         self._attached_lsns: dict[tuple[str, int, int], int] = {}
         """Of sessions that the newest primary counts as attached: by UUID, epoch and generation, an LSN that is not
         below that of the event that says so."""
-        """By UUID."""
 
     def _draw(self, what: str) -> random.Random:
         return random.Random(f"{self.plan.seed}/{what}")
-
-    def _make_nodes(self, around: World, terms: Terms) -> list[ProxyNode]:
-        return [self._node(around, index, terms) for index in range(self.plan.brokers)]
 
     def _clock(self, index: int) -> Clock:
         draw = self._draw(f"clock {index}")
         return Clock(self.schedule, 1.0 + draw.uniform(-DRIFT, DRIFT), draw.uniform(1.0, 1e6))
 
-    def _node(self, around: World, index: int, terms: Terms) -> ProxyNode:
-        settings = partial(self._settings, index, tuple(range(self.plan.brokers)))
-        node = ProxyNode(around, index, self._clock(index), settings, terms)
-        node.turn_within_s = self.plan.turn_within_s
-        return node
-
-    def _settings(self, index: int, replicas: tuple[int, ...], instance: str) -> MemberSettings:
-        return MemberSettings(
-            name=f"n{index}",
-            instance=instance,
-            addresses=tuple(_address(other) for other in replicas),
-            own_address=_address(index),
-            clients_url=_address(index),
-            backup_timeout_s=2.0,
-            min_in_sync=min(self.plan.min_in_sync, len(replicas) - 1),
-            heartbeat_interval_s=0.3,
-            link_timeout_s=0.9,
-            ask_limit_s=0.5,
-            replace_s=REPLACE_S,
-            has_coordinator=True,
-        )
+    def _broker_settings(self, index: int, directory: Path) -> BrokerSettings:
+        addresses = [f"amqp://{host_of(number)}:{PORT}" for number in range(self.plan.brokers)]
+        own: dict[str, Any] = {
+            "name": f"n{index}",
+            "listen": addresses[index],
+            "data-dir": str(directory),
+            "control-socket": str(directory / "control.sock"),
+            "acl.rules": ["allow all all"],
+            "auto-create": False,
+            "idle-timeout": "3s",
+            "publisher-credit": self.plan.publisher_credit,
+            "max-unsettled-per-connection": self.plan.most_unsettled,
+            "deduplication.producers": 1000,
+            "store.segment-size": "256KiB",
+            "store.consolidate-at": "512KiB",
+            "store.memory": "64MiB",
+            "memory-limit": "256MiB",
+            "ha.cluster": True,
+            "ha.brokers-url": ",".join(addresses),
+            "ha.clients": "proxy",
+            "ha.default-replicas": self.plan.brokers,
+            "ha.coordinator": f"file:{self._coordinator}",
+            "ha.min-in-sync": min(self.plan.min_in_sync, self.plan.brokers - 1),
+            "link-heartbeat-interval": "450ms",
+        }
+        return BrokerSettings.from_values(own)
 
     def _other_set(self, number: int, replicas: tuple[int, ...]) -> PlacedSet:
-        placed = PlacedSet(f"set-{number}", self.schedule, self.trace, self._draw(f"manager {number}"))
-        placed.queues = {f"{name}_{number}": QUEUES[name] for name in QUEUES_OF_OTHERS}
-        placed.network = Network(self.schedule, self._draw(f"network {number}"), self.plan.delay_s, 1000, None)
-        register = ToldRegister(self.schedule, *(self._draw(f"register {number} {each}") for each in range(3)))
-        register.changed = partial(self._record_changed, placed)
-        placed.register = register
-        custody = Custody(self.brokers, False, lambda: self.schedule.now_s)
-        around = World(self.schedule, placed.network, register, self.trace, self, custody, 50)
-        for index in replicas:
-            node = self.nodes[index]
-            settings = partial(self._settings, index, replicas)
-            replica = SetReplica(around, node, placed.name, settings, placed.watch.ends_to_lead)
-            node.replicas[placed.name] = replica
-            placed.nodes.append(replica)
-        placed.network.hosts = {_address(node.index): node for node in placed.nodes}
+        name = f"set-{number}"
+        members = [BrokerReplica(self.nodes[index], name) for index in replicas]
+        placed = ControlledSet(name, self.schedule, self.trace, self.default, members)
+        placed.queues = {f"{queue}_{number}": QUEUES[queue] for queue in QUEUES_OF_OTHERS}
         return placed
 
-    def _record_changed(self, placed: PlacedSet) -> None:
-        """Each broker hears of it in a while."""
-        for node in self.nodes:
-            late_s = self._news.choice((0.001, 0.02, 0.5)) * self._news.random()
-            self.schedule.after(late_s, partial(node.hears, lambda: record_of(placed)))
+    def _refuses(self, host: str) -> bool:
+        return not self.streams.listeners[name_at(host)].is_up
 
-    def set_of(self, queue: str) -> PlacedSet:
-        """The set that has a queue of that name."""
-        return next(each for each in self.sets if queue in each.queues)
-
-    def _attached(self, node: ProxyNode, connection: Connection, link: proton.Link, endpoint: LinkEndpoint) -> None:
-        if isinstance(endpoint, OutgoingLink):
-            placed = next(each for each in self.sets if each.name == endpoint.hosted.name)
-            replica = placed.at(node.index)
-            if replica is not None:
-                placed.watch.attached(replica, connection, endpoint)
-        elif isinstance(endpoint, RelayedConsumer):
-            next(each for each in self.sets if each.name == endpoint.set_name).watch.relayed(endpoint)
+    def _set(self, name: str) -> PlacedSet:
+        return next(placed for placed in self.sets if placed.name == name)
 
     def now_ms(self) -> int:
         return BEGAN_MS + int(self.schedule.now_s * 1000)
@@ -254,7 +233,34 @@ class ProxiesWorld:
             name = f"s{plan.sessions + number}"
             deleted = {DELETED: self.default.ledger}
             clients.append(DeletionClient(self, name, self._draw(name), deleted, self._session_begins))
-        return clients + self.exchange.make_clients(self._draw) + self.forks.make_clients(self._draw)
+        clients += self.exchange.make_clients(self._draw) + self.forks.make_clients(self._draw)
+        for client in clients if plan.power_cuts else ():
+            if isinstance(client, PublishingClient):
+                client.is_durable = True
+        return clients
+
+    # --- power
+
+    def _plan_power_cuts(self) -> None:
+        """From now on, when clients have begun."""
+        if self.plan.power_cuts:
+            draw = self._draw("disks")
+            self._slow_disks([draw.choice(SLOW_DISKS_S) for _ in self.nodes])
+            # One that stays slow keeps its broker from the in-sync set for as long as clients are busy.
+            self.schedule.after(self.plan.faults_end_s, partial(self._slow_disks, [0.0] * len(self.nodes)))
+        for cut in self.plan.power_cuts:
+            self.schedule.after(cut.at_s, partial(self._cut_power, cut))
+
+    def _slow_disks(self, slow_s: Sequence[float]) -> None:
+        for node, machine_s in zip(self.nodes, slow_s, strict=True):
+            node.disks.slow_s = machine_s
+
+    def _cut_power(self, cut: PowerCut) -> None:
+        """No broker could take over: each has what it has synced. Not where one is away already, and comes again."""
+        if all(node.is_up and not node.is_paused for node in self.nodes):
+            for node, back_s in zip(self.nodes, cut.back_s, strict=True):
+                node.kill(is_silent=True)
+                self.schedule.after(back_s - cut.at_s, node.start)
 
     def _make_shrinking(self) -> list[AnyClient]:
         """Consumers whose credit shrinks, and who publishes to them."""
@@ -274,7 +280,7 @@ class ProxiesWorld:
         """See `proxies_trouble.WithClients`."""
         self._sessions[name].may_end = True
 
-    def _session_ends(self, node: ProxyNode, session: Session) -> None:
+    def session_ends(self, node: BrokerNode, session: Session) -> None:
         """At its timeout, and no sooner, unless its client has ended it."""
         known = self._sessions[session.name]
         if node.member.status.generation != self.default.watch.generation or known.has_ended:
@@ -315,23 +321,30 @@ class ProxiesWorld:
         queues = [name for name in placed.queues if name != BUSY]
         return placed, draw.choices(queues, (5, 3, 1)[: len(queues)])[0]
 
-    # --- the brokers' watcher
+    # --- see `brokers_node.BrokersWatcher`
 
-    def state_changed(self, node: Node, change: fx.StateChanged) -> None:
-        if change.after is State.PRIMARY:
-            next(each for each in self.sets if node in each.nodes).leads(node)
+    def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
+        if change.before is State.PRIMARY:
+            self.ends_to_lead(set_name, led_generation)
+        placed = self._set(set_name)
+        replica = placed.at(node.index)
+        if change.after is State.PRIMARY and replica is not None:
+            placed.leads(replica)
 
-    def handled(self, node: Node) -> None:
-        """Each node checks its invariants itself."""
+    def ends_to_lead(self, set_name: str, led_generation: int) -> None:
+        self._set(set_name).watch.ends_to_lead(led_generation)
 
-    def process_ended(self, node: Node, in_order: bool) -> None:
-        raise Violation(f"{node.name} has ended by itself")
+    def broke(self, node: BrokerNode, reason: str) -> None:
+        raise Violation(f"{node.name} ends: {reason}")
 
-    def store_refused(self, node: Node, problem: StoreError) -> None:
-        raise Violation(f"{node.name} has no store: {problem}")
-
-    def ended_for_good(self, node: Node, reason: str) -> None:
-        raise Violation(f"{node.name} ends for good: {reason}")
+    def attached(self, node: BrokerNode, connection: Connection, link: proton.Link, endpoint: LinkEndpoint) -> None:
+        if isinstance(endpoint, OutgoingLink):
+            placed = self._set(endpoint.hosted.name)
+            replica = placed.at(node.index)
+            if replica is not None:
+                placed.watch.attached(replica, connection, endpoint)
+        elif isinstance(endpoint, RelayedConsumer):
+            self._set(endpoint.set_name).watch.relayed(endpoint)
 
     # --- what must be so at any time
 
@@ -344,14 +357,21 @@ class ProxiesWorld:
             if node.is_up and not node.is_paused and not node.is_in_turn:
                 self._check_links(node)
 
-    def _check_links(self, node: ProxyNode) -> None:
+    def _check_members(self) -> None:
+        self.schedule.after(MEMBERS_CHECKED_S, self._check_members)
+        for placed in self.sets:
+            for node in placed.nodes:
+                if node.is_up:
+                    node.member.check_invariants()
+
+    def _check_links(self, node: BrokerNode) -> None:
         for link in node.proxying.pool.links:
             if isinstance(link, RelayedConsumer):
                 _check_consumer(node, link)
             elif isinstance(link, RelayedPublisher):
                 self._check_publisher(node, link)
 
-    def _check_publisher(self, node: ProxyNode, link: RelayedPublisher) -> None:
+    def _check_publisher(self, node: BrokerNode, link: RelayedPublisher) -> None:
         """It keeps no more than the client had credit for, which is the primary's."""
         if not link.is_open:
             return
@@ -368,8 +388,10 @@ class ProxiesWorld:
         for placed in self.sets:
             self.schedule.after(0.3, placed.look)
         self.schedule.after(CHECK_S, self._check)
+        self.schedule.after(MEMBERS_CHECKED_S, self._check_members)
         self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
         self.clients = self._make_clients()
+        self._plan_power_cuts()
         began_s = self.schedule.now_s
         for fault in self.plan.faults:
             self.schedule.after(fault.at_s, partial(self.trouble.strike, fault, self))
@@ -425,7 +447,7 @@ class ProxiesWorld:
         return next(filter(None, held_in_sets), "") or self.exchange.why_somebody_is_there()
 
 
-def _check_consumer(node: ProxyNode, link: RelayedConsumer) -> None:
+def _check_consumer(node: BrokerNode, link: RelayedConsumer) -> None:
     """It never asks for more than its client takes."""
     far = link.far
     if far is None or not link.is_open or link._is_draining or link._is_stopped:
@@ -435,21 +457,22 @@ def _check_consumer(node: ProxyNode, link: RelayedConsumer) -> None:
         raise Violation(f"{node.name} has asked for {asked} messages, and its client has credit for {wanted}")
 
 
-def _address(index: int) -> str:
-    return f"amqp://n{index}:5672"
-
-
 def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
-    world = ProxiesWorld(plan, with_trace)
-    problem = problem_of(world.run, world.trace)
-    outcome = outcome_of(world, problem)
-    for node in world.nodes:
-        node.close_engines()
-    return outcome
+    directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
+    try:
+        world = ProxiesWorld(plan, with_trace, directory)
+        with world.surroundings.installed():
+            problem = problem_of(world.run, world.trace)
+            outcome = _outcome_of(world, problem)
+            for node in world.nodes:
+                node.let_go()
+        return outcome
+    finally:
+        shutil.rmtree(directory)
 
 
-def outcome_of(world: ProxiesWorld, problem: str) -> ProxiesOutcome:
+def _outcome_of(world: ProxiesWorld, problem: str) -> ProxiesOutcome:
     """Of its run."""
     plan = world.plan
     ledgers = [*[placed.ledger for placed in world.sets], world.exchange.ledger, world.forks.ledger]

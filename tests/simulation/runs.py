@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final, TypeVar
 
-from simulation.brokers_world import BrokersPlan, draw_brokers_plan, run_brokers
 from simulation.cluster import Outcome, run
 from simulation.group_plan import GroupPlan, draw_group_plan
 from simulation.group_world import GroupOutcome, run_group
@@ -25,19 +24,17 @@ AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome | GroupOutcome
 ONE_SET: Final = "one-set"
 SETS: Final = "sets"
 PROXIES: Final = "proxies"
-BROKERS: Final = "brokers"
 FORWARDING: Final = "forwarding"
 GROUP: Final = "group"
 DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
     ONE_SET: draw_plan,
     SETS: draw_sets_plan,
     PROXIES: draw_proxies_plan,
-    BROKERS: draw_brokers_plan,
     FORWARDING: draw_forwarding_plan,
     GROUP: draw_group_plan,
 }
 """How clusters of each kind are drawn from a seed."""
-SHARES: Final[dict[str, int]] = {ONE_SET: 30, SETS: 30, PROXIES: 20, BROKERS: 10, FORWARDING: 10, GROUP: 0}
+SHARES: Final[dict[str, int]] = {ONE_SET: 30, SETS: 30, PROXIES: 30, FORWARDING: 10, GROUP: 0}
 """Of a hundred seeds, how many stand for each kind of cluster. At least half have to be of clusters in which something
 crosses (`crosses`): where features met, promises broke that each of them kept by itself. A cluster of many sets takes
 five times as long as one of a single set, one of proxies ten times. Groups have tests of their own."""
@@ -46,8 +43,8 @@ YOUNG_OBJECTS: Final = 20_000
 
 
 def kind_of(seed: int, weights: Mapping[str, int] = SHARES) -> str:
-    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, brokers that are proxies, the same with real
-    brokers, such that hand messages on, or a group.
+    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, brokers that are proxies, such that hand
+    messages on, or a group.
 
     `weights`: how often each kind is drawn, and at least one of them more than 0. What a seed stands for changes with
     them, but not what each kind draws from it: where a seed is written down, its kind is, too (`replay_command`).
@@ -65,8 +62,6 @@ def kind_of_plan(plan: AnyPlan) -> str:
     """The kind (`DRAWS`) of a cluster that was drawn."""
     if isinstance(plan, SetsPlan):
         return SETS
-    if isinstance(plan, BrokersPlan):
-        return BROKERS
     if isinstance(plan, ProxiesPlan):
         return FORWARDING if plan.forking else PROXIES
     return GROUP if isinstance(plan, GroupPlan) else ONE_SET
@@ -74,8 +69,6 @@ def kind_of_plan(plan: AnyPlan) -> str:
 
 def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
     """Its run."""
-    if isinstance(plan, BrokersPlan):
-        return run_brokers(plan, with_trace)
     if isinstance(plan, ProxiesPlan):
         return run_proxies(plan, with_trace)
     if isinstance(plan, GroupPlan):

@@ -36,9 +36,6 @@ class Listener(Protocol):
     def accept(self, end: StreamEnd) -> None:
         """Somebody has connected."""
 
-    def accept_forwarding(self, end: StreamEnd) -> None:
-        """Another broker has, to hand messages on."""
-
     def post_here(self) -> Post:
         """Has something done in the process that there is now."""
 
@@ -254,35 +251,18 @@ class Streams:
             return self.draw.uniform(0.0, 20 * self.delay_s)
         return self.delay_s * (0.5 + draw)
 
-    def connect(
-        self,
-        place: str,
-        post: Post,
-        to: str,
-        opened: Callable[[StreamEnd | None, str], None],
-        *,
-        forwards: bool = False,
-    ) -> None:
-        """Connect from `place` to the broker `to`; `opened` is told in the process of who connects.
-
-        `forwards`: as a broker that hands messages on.
-        """
+    def connect(self, place: str, post: Post, to: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
+        """Connect from `place` to the broker `to`; `opened` is told in the process of who connects."""
         deadline_s = self.schedule.now_s + CONNECT_LIMIT_S
-        self.schedule.after(self.delay(), partial(self._try_connect, place, post, to, opened, deadline_s, forwards))
+        self.schedule.after(self.delay(), partial(self._try_connect, place, post, to, opened, deadline_s))
 
     def _try_connect(
-        self,
-        place: str,
-        post: Post,
-        to: str,
-        opened: Callable[[StreamEnd | None, str], None],
-        deadline_s: float,
-        forwards: bool,
+        self, place: str, post: Post, to: str, opened: Callable[[StreamEnd | None, str], None], deadline_s: float
     ) -> None:
         listener = self.listeners[to]
         if self.is_blocked(place, to) or self.is_blocked(to, place):
             if self.schedule.now_s < deadline_s:
-                again = partial(self._try_connect, place, post, to, opened, deadline_s, forwards)
+                again = partial(self._try_connect, place, post, to, opened, deadline_s)
                 self.schedule.after(TRY_AGAIN_S, again)
             else:
                 post(lambda: opened(None, "timed out"))
@@ -292,7 +272,7 @@ class Streams:
             ours, theirs = StreamEnd(self, place, post), StreamEnd(self, to, listener.post_here())
             ours.other, theirs.other = theirs, ours
             self._ends[ours] = self._ends[theirs] = None
-            (listener.accept_forwarding if forwards else listener.accept)(theirs)
+            listener.accept(theirs)
             post(lambda: opened(ours, ""))
 
     def forget(self, end: StreamEnd) -> None:

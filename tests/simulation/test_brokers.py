@@ -21,8 +21,9 @@ from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.peers.peer_links import PeerLinks
 from qpid_ha_broker.server.sets.set_host import SetHost
 from qpid_ha_broker.server.stores.progress import SyncProgress
-from simulation.brokers_world import draw_brokers_plan, run_brokers
 from simulation.planted import found_by
+from simulation.proxies_plan import draw_proxies_plan
+from simulation.proxies_world import run_proxies
 
 PORTIONS = {"brokers-0": (0, 7, 11), "brokers-1": (6, 10, 16)}
 """Seeds of one test each, so that two processes have something to do."""
@@ -34,8 +35,8 @@ TICKS_S = 3.0
 
 
 def test_clusters_that_lose_their_power_keep_what_was_confirmed() -> None:
-    plans = [draw_brokers_plan(seed) for seed in WITH_POWER_CUTS]
-    outcomes = [run_brokers(plan) for plan in plans]
+    plans = [draw_proxies_plan(seed) for seed in WITH_POWER_CUTS]
+    outcomes = [run_proxies(plan) for plan in plans]
 
     assert all(plan.power_cuts for plan in plans)
     assert [outcome.problem for outcome in outcomes] == [""] * len(plans)
@@ -44,13 +45,13 @@ def test_clusters_that_lose_their_power_keep_what_was_confirmed() -> None:
 
 def test_a_power_cut_is_a_fault() -> None:
     """Where nothing goes wrong more is promised: that who has unsubscribed gets nothing more, say (seed 216157)."""
-    plan = next(plan for plan in map(draw_brokers_plan, range(100)) if plan.power_cuts)
+    plan = next(plan for plan in map(draw_proxies_plan, range(100)) if plan.power_cuts)
     assert replace(plan, faults=()).has_faults
     assert not replace(plan, faults=(), power_cuts=()).has_faults
 
 
 def test_a_seed_of_real_brokers_tells_the_same_story_twice() -> None:
-    first, second = (run_brokers(draw_brokers_plan(7), with_trace=True) for _ in range(2))
+    first, second = (run_proxies(draw_proxies_plan(7), with_trace=True) for _ in range(2))
 
     assert first.trace
     assert first == second
@@ -58,7 +59,7 @@ def test_a_seed_of_real_brokers_tells_the_same_story_twice() -> None:
 
 @pytest.mark.parametrize("seeds", PORTIONS.values(), ids=PORTIONS)
 def test_clusters_of_real_brokers_keep_their_promises(seeds: tuple[int, ...]) -> None:
-    outcomes = [run_brokers(draw_brokers_plan(seed)) for seed in seeds]
+    outcomes = [run_proxies(draw_proxies_plan(seed)) for seed in seeds]
 
     assert {outcome.plan.seed: outcome.problem for outcome in outcomes if outcome.problem} == {}
     # A simulation in which nothing happens would pass as well.
@@ -73,7 +74,7 @@ def test_a_receipt_of_the_disk_that_is_taken_for_that_of_what_came_later_is_foun
     advance = SyncProgress.advance
     monkeypatch.setattr(SyncProgress, "advance", lambda self, ticket: advance(self, self.appended_ticket))
 
-    assert "was accepted" in found_by(monkeypatch, map(draw_brokers_plan, WITH_POWER_CUTS)).problem
+    assert "was accepted" in found_by(monkeypatch, map(draw_proxies_plan, WITH_POWER_CUTS)).problem
 
 
 def test_a_ticker_that_stops_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,7 @@ def test_a_ticker_that_stops_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Broker, "_tick_forever", tick_a_while)
 
-    found_by(monkeypatch, map(draw_brokers_plan, WITH_SESSIONS))
+    found_by(monkeypatch, map(draw_proxies_plan, WITH_SESSIONS))
 
 
 def test_a_connection_that_ends_without_its_links_being_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,7 @@ def test_a_connection_that_ends_without_its_links_being_told_is_found(monkeypatc
 
     monkeypatch.setattr(ClientProtocol, "connection_lost", lost_unnoticed)
 
-    found_by(monkeypatch, map(draw_brokers_plan, range(3)))
+    found_by(monkeypatch, map(draw_proxies_plan, range(3)))
 
 
 def test_a_turn_that_forgets_a_set_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +114,7 @@ def test_a_turn_that_forgets_a_set_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(SetHost, "turn_ended", forget_one)
 
-    found_by(monkeypatch, map(draw_brokers_plan, (0, 3)))
+    found_by(monkeypatch, map(draw_proxies_plan, (0, 3)))
 
 
 def test_a_channel_of_whose_end_its_member_does_not_hear_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,4 +125,4 @@ def test_a_channel_of_whose_end_its_member_does_not_hear_is_found(monkeypatch: p
 
     monkeypatch.setattr(PeerLinks, "closed", forget)
 
-    found_by(monkeypatch, map(draw_brokers_plan, range(3)))
+    found_by(monkeypatch, map(draw_proxies_plan, range(3)))

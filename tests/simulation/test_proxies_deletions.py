@@ -12,12 +12,9 @@ from simulation.node import Violation
 from simulation.planted import found_by
 from simulation.proxies_deletions import DeletionConsumer
 from simulation.proxies_ledger import ClientSession, Sent
-from simulation.proxies_plan import draw_proxies_plan
+from simulation.proxies_plan import draw_deletions_plan, draw_proxies_plan
 from simulation.proxies_sessions import HeldMessage
 from simulation.test_proxies_ledger import Market
-
-SEED = 14
-"""Of a cluster that has clients whose queue is deleted."""
 
 
 def test_some_clusters_of_proxies_have_clients_whose_queue_is_deleted() -> None:
@@ -30,13 +27,13 @@ def test_a_deletion_of_which_consumers_are_not_told_is_found(monkeypatch: pytest
 
     monkeypatch.setattr(EndedQueues, "look", tell_nobody)
 
-    assert "goes out of deleted" in found_by(monkeypatch, [draw_proxies_plan(20)]).problem
+    assert "goes out of deleted" in found_by(monkeypatch, map(draw_deletions_plan, range(6))).problem
 
 
 def test_a_session_that_holds_messages_of_a_deleted_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionHoldings, "drop_queue", lambda self, queue: None)
 
-    assert "which was deleted" in found_by(monkeypatch, [draw_proxies_plan(SEED)]).problem
+    assert "which was deleted" in found_by(monkeypatch, map(draw_deletions_plan, range(2))).problem
 
 
 def test_a_proxy_that_gives_another_reason_for_a_deletion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +44,7 @@ def test_a_proxy_that_gives_another_reason_for_a_deletion_is_found(monkeypatch: 
 
     monkeypatch.setattr(RelayedLink, "detached", give_another_reason)
 
-    assert "whose queue was deleted" in found_by(monkeypatch, [draw_proxies_plan(SEED)]).problem
+    assert "whose queue was deleted" in found_by(monkeypatch, map(draw_deletions_plan, range(2))).problem
 
 
 def with_held(market: Market, sent: Sent) -> DeletionConsumer:

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from simulation.__main__ import main
-from simulation.brokers_world import draw_brokers_plan
 from simulation.plan import draw_plan
 from simulation.proxies_plan import ProxiesPlan, draw_forwarding_plan, draw_proxies_plan
 from simulation.runs import (
@@ -101,7 +100,6 @@ def test_weights_that_say_nothing_are_refused(arguments: list[str], refusal: str
 def test_a_failure_names_the_command_that_shows_it_again() -> None:
     assert replay_command(draw_sets_plan(7)) == "./dev simulate --seed 7 --only sets --trace"
     assert replay_command(draw_proxies_plan(8)) == "./dev simulate --seed 8 --only proxies --trace"
-    assert replay_command(draw_brokers_plan(8)) == "./dev simulate --seed 8 --only brokers --trace"
     assert replay_command(draw_forwarding_plan(9)) == "./dev simulate --seed 9 --only forwarding --trace"
 
 

@@ -173,3 +173,25 @@ async def test_a_demand_to_hand_over_waits_on_its_channel_for_as_long_as_it_may_
         outcome = await asker.ask(QUESTION._replace(topic=topic), ["b"], 0.05)
         assert names(outcome) == [NO_ANSWER]
         assert len(opener.channels) == channels
+
+
+class NotingOpener(FakeOpener):
+    """Knows whom it has dialled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dialled: list[str] = []
+
+    def dial(self, address: str, listener: PeerListener, limit_s: float) -> FakeChannel:
+        self.dialled.append(address)
+        return super().dial(address, listener, limit_s)
+
+
+@in_event_loop
+async def test_those_who_are_silent_are_asked_again_in_the_order_in_which_they_were_asked() -> None:
+    """Not in that of a set, which is another one in each process: a seed of a simulation tells one story."""
+    opener, addresses = NotingOpener(), [f"b{number}" for number in range(9)]
+    asker = PeerAsker(opener)
+    for _ in range(2):
+        await asker.ask(QUESTION, addresses, 0.05)
+    assert opener.dialled == addresses * 2

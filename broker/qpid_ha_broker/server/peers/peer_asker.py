@@ -68,7 +68,7 @@ class _Query:
         self.answers: Outcome = {}
         self.lines: dict[str, _Line] = {}
         """Where each address was asked."""
-        self.kept: set[str] = set()
+        self.kept: dict[str, None] = {}
         """Addresses asked on a channel that may lead to a process which is gone: they are asked again, once."""
         self.timers: list[asyncio.TimerHandle] = []
         self._done = done
@@ -149,7 +149,7 @@ class PeerAsker:
         # Before a channel is opened, which has the same limit: whether it was taken is known as long as it is there.
         query.timers = [call_later(limit_s if addresses else 0, self._end, query)]
         if self._may_be_stale:
-            query.kept = self._lines.keys() & set(addresses)
+            query.kept = {address: None for address in addresses if address in self._lines}
         # But a demand to hand over is made once: it is long in being answered, and must not seem to be two.
         if query.kept and question.topic is not Topic.STEP_DOWN:
             query.timers.append(call_later(limit_s / 3, self._replace_silent, query))
@@ -176,7 +176,7 @@ class PeerAsker:
         return line
 
     def _replace_silent(self, query: _Query) -> None:
-        for address in query.kept - query.answers.keys():
+        for address in [address for address in query.kept if address not in query.answers]:
             line = query.lines[address]
             if self._lines.get(address) is line:
                 self._forget(line)
@@ -184,7 +184,7 @@ class PeerAsker:
 
     def _ask_again(self, query: _Query, line: _Line) -> None:
         line.waiting.pop(query.number, None)
-        query.kept.discard(line.address)
+        query.kept.pop(line.address, None)
         self._line(line.address, query.limit_s).ask(query)
 
     def lost(self, line: _Line, reason: str) -> None:
