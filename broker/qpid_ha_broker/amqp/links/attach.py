@@ -35,6 +35,7 @@ from qpid_ha_broker.amqp.nodes.terminus import (
     answer_coordinator,
     answer_source,
     answer_terminus,
+    binding_key_of,
     read_filters,
     read_terminus,
 )
@@ -114,7 +115,7 @@ def _access(connection: Connection, link: proton.Link, relay: RelayRequest | Non
         return None
     consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
     action = Permission.PUBLISH if link.is_receiver else consuming
-    binding_key = read_filters(link.remote_source).binding_key if link.is_sender else None
+    binding_key = binding_key_of(link.remote_source) if link.is_sender else None
     nodes = connection.container.nodes
     return Access(subject, action, *nodes.access(nodes.meaning(terminus.address, terminus), binding_key))
 

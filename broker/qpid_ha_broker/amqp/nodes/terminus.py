@@ -251,6 +251,15 @@ def read_filters(source: proton.Terminus) -> Filters:
     )
 
 
+def binding_key_of(source: proton.Terminus) -> str | None:
+    """The key that a filter has, whatever the others are: they may be for another broker to read."""
+    given = value_of(source.filter)
+    for described in given.values() if isinstance(given, dict) else ():
+        if _kind_of(described) == "key":
+            return str(described.value)
+    return None
+
+
 def _kind_of(described: object) -> str:
     """Which filter it is: selector, key, headers, after or no-local; empty for one that is unknown."""
     if not isinstance(described, proton.Described):
