@@ -50,6 +50,10 @@ kinds: dict[str, dict[str, Scalar]] = {
     "brief": {"qpid.message_ttl_ms": 2 * SECOND},
     "fussy": {"qpid.delivery_limit": 2},
     "leaving": {"qpid.auto_delete": True},
+    "single": {"qpid.single_active_consumer": True},
+    "in groups": {"qpid.message_groups": True},
+    "in groups, by priority": {"qpid.message_groups": True, "qpid.priorities": 3},
+    "groupless": {"qpid.message_groups": False},
 }
 ends: list[dict[str, Scalar]] = [{}, {"qpid.alternate_exchange": "x"}]
 level_arguments: list[dict[str, Scalar]] = [{"qpid.replicate": level.value} for level in Replicate]
@@ -62,15 +66,14 @@ changes: list[dict[str, Scalar]] = [
     *level_arguments,
     {"qpid.replicate": None},
 ]
-messages = st.builds(
-    message,
-    st.text("rg", min_size=1, max_size=15),
-    st.sampled_from(["red", "green"]),
-    priority=st.integers(0, 9),
-    ttl_ms=st.sampled_from([0, 0, 0, SECOND, 5 * SECOND]),
-    durable=st.booleans(),
-    k=st.sampled_from("123"),
+texts, subjects = st.text("rg", min_size=1, max_size=15), st.sampled_from(["red", "green"])
+priorities, keys = st.integers(0, 9), st.sampled_from("123")
+ttls_ms = st.sampled_from([0, 0, 0, SECOND, 5 * SECOND])
+groupless = st.builds(message, texts, subjects, priority=priorities, ttl_ms=ttls_ms, durable=st.booleans(), k=keys)
+of_groups = st.builds(
+    message, texts, subjects, priority=priorities, ttl_ms=ttls_ms, group=st.sampled_from("gh"), k=keys
 )
+messages = groupless | groupless | of_groups
 numbered = st.builds(
     lambda each, producer, sequence: each._replace(producer=producer, sequence=sequence),
     messages,
@@ -255,6 +258,8 @@ class Commands(RuleBasedStateMachine):
     def the_books_balance(self) -> None:
         for queue in self.core.catalog.queues.values():
             queue.messages.check_invariants()
+            if queue.dispatcher.groups is not None:
+                queue.dispatcher.groups.check_invariants()
             for entry in queue.messages:
                 assert isinstance(entry.holder, Consumer | Transaction | None), "held by a mark that should have passed"
 
