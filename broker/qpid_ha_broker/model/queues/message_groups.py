@@ -404,9 +404,18 @@ class MessageGroups:
         else:
             self._intake.skip()
 
-    def may_have(self, position: _GroupPosition, group: _Group) -> bool:
-        """Whether its next message may go there."""
-        return group.owner is position or (group.owner is None and not group.held)
+    def is_elsewhere(self, entry: Entry) -> bool:
+        """Whether somebody has it, or it is about to go. That somebody has it is noted, if the group is known by now:
+        else its body has to come first."""
+        holder = entry.holder
+        if holder is None:
+            return False
+        if entry in self._out or holder in _LEAVING:
+            return True
+        if type(entry.body) is BodyRef:
+            return False
+        self._note_held(entry, holder)
+        return True
 
     def look(self, entry: Entry) -> _Looked:
         """`entry` with its group, or one that is nobody's yet."""
@@ -576,6 +585,10 @@ class _GroupPosition(OrderCursor):
     def has_passed(self, entry: Entry) -> bool:
         return self._groups.has_passed(entry)
 
+    def may_have(self, group: _Group) -> bool:
+        """Whether the next message of `group` may go here."""
+        return group.owner is self or (group.owner is None and not group.held)
+
     def offer(self, rank: int) -> None:
         """The first that is put aside of a group that it owns."""
         heappush(self.ready, rank)
@@ -595,7 +608,7 @@ class _ChoosyPosition(_GroupPosition):
     def __init__(self, groups: MessageGroups, messages: QueuedMessages) -> None:
         super().__init__(groups)
         self._messages = messages
-        self._cursor = messages.open_cursor()
+        self._cursor = messages.open_cursor(of_all=True)
         self._passed: dict[bytes, Entry] = {}
         """The first of each group that it passed because that is not its own, by the group."""
 
@@ -606,12 +619,15 @@ class _ChoosyPosition(_GroupPosition):
             entry = cursor.peek()
             if entry is None:
                 return None
+            if groups.is_elsewhere(entry):
+                cursor.skip()
+                continue
             if type(entry.body) is BodyRef:
                 self.looked_at = _Looked(entry, None, False)
                 return entry
             self.looked_at = groups.look(entry)
             group = self.looked_at.group
-            if group is None or (groups.may_have(self, group) and group.id not in not_ours):
+            if group is None or (self.may_have(group) and group.id not in not_ours):
                 return entry
             self._passed.setdefault(group.id, entry)
             cursor.skip()
@@ -630,7 +646,9 @@ class _ChoosyPosition(_GroupPosition):
         self._cursor.skip()
 
     def ahead(self) -> Iterator[Entry]:
-        return self._cursor.ahead()
+        for entry in self._cursor.ahead():
+            if entry.holder is None or type(entry.body) is BodyRef:
+                yield entry
 
     def has_passed(self, entry: Entry) -> bool:
         return self._cursor.has_passed(entry)
