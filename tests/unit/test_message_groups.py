@@ -218,6 +218,23 @@ def test_a_session_that_holds_something_of_a_group_has_the_group_when_it_is_back
     core.resources.accept(queue, held)
 
 
+@pytest.mark.parametrize("choosy", [False, True])
+def test_what_a_session_holds_since_before_anybody_was_there_blocks_its_group(choosy: bool) -> None:
+    """As after a failover: whoever comes first finds that out, though it takes only some messages."""
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, *of("a", "a0", "a1"), *of("b", "b0"))
+    session = core.add_consumer(queue, _SessionsConsumer())
+    held = core.take(queue, session, 1)
+    core.leave(queue, session)
+    consumer = core.consumer(queue, accepts=wants("") if choosy else None)
+    assert bodies(core.take(queue, consumer)) == ["b0"]
+    core.give_credit(queue, consumer)
+    core.hand_out()
+    core.resources.accept(queue, held)
+    assert taken(core, [consumer]) == [["a1"]]
+
+
 def test_a_consumer_that_joins_gets_new_groups_and_takes_none_away() -> None:
     core = Core()
     queue = core.queue("q")

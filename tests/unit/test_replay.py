@@ -51,6 +51,10 @@ kinds: dict[str, dict[str, Scalar]] = {
     "fussy": {"qpid.delivery_limit": 2},
     "retrying": {"qpid.redelivery_delay_ms": SECOND, "qpid.redelivery_delay_max_ms": 3 * SECOND},
     "leaving": {"qpid.auto_delete": True},
+    "single": {"qpid.single_active_consumer": True},
+    "in groups": {"qpid.message_groups": True},
+    "in groups, by priority": {"qpid.message_groups": True, "qpid.priorities": 3},
+    "groupless": {"qpid.message_groups": False},
 }
 ends: list[dict[str, Scalar]] = [{}, {"qpid.alternate_exchange": "x"}]
 level_arguments: list[dict[str, Scalar]] = [{"qpid.replicate": level.value} for level in Replicate]
@@ -63,6 +67,7 @@ changes: list[dict[str, Scalar]] = [
     *level_arguments,
     {"qpid.replicate": None},
 ]
+<<<<<<< HEAD
 messages = st.builds(
     message,
     st.text("rg", min_size=1, max_size=15),
@@ -72,7 +77,16 @@ messages = st.builds(
     delay_ms=st.sampled_from([0, 0, 0, SECOND, 2 * SECOND]),
     durable=st.booleans(),
     k=st.sampled_from("123"),
+=======
+texts, subjects = st.text("rg", min_size=1, max_size=15), st.sampled_from(["red", "green"])
+priorities, keys = st.integers(0, 9), st.sampled_from("123")
+ttls_ms = st.sampled_from([0, 0, 0, SECOND, 5 * SECOND])
+groupless = st.builds(message, texts, subjects, priority=priorities, ttl_ms=ttls_ms, durable=st.booleans(), k=keys)
+of_groups = st.builds(
+    message, texts, subjects, priority=priorities, ttl_ms=ttls_ms, group=st.sampled_from("gh"), k=keys
+>>>>>>> w-groups
 )
+messages = groupless | groupless | of_groups
 numbered = st.builds(
     lambda each, producer, sequence: each._replace(producer=producer, sequence=sequence),
     messages,
@@ -257,6 +271,8 @@ class Commands(RuleBasedStateMachine):
     def the_books_balance(self) -> None:
         for queue in self.core.catalog.queues.values():
             queue.messages.check_invariants()
+            if queue.dispatcher.groups is not None:
+                queue.dispatcher.groups.check_invariants()
             for entry in queue.messages:
                 held = entry.is_free or isinstance(entry.holder, Consumer | Transaction)
                 assert held, "held by a mark that should have passed"

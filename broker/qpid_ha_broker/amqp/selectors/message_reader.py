@@ -8,7 +8,7 @@ from qpid_ha_broker.amqp.selectors.selector import Selector, parse_selector
 from qpid_ha_broker.amqp.wire.dead_letters import dead_letter, died_in
 from qpid_ha_broker.amqp.wire.group_ids import group_of, has_group
 from qpid_ha_broker.amqp.wire.sections import MessageSections
-from qpid_ha_broker.model.message_reader import Death, GroupProperty
+from qpid_ha_broker.model.message_reader import Death
 
 TOMBSTONE: Final = "x-opt-qpid-tombstone"
 """Message annotation, a boolean, of one for a last-value queue that is to delete what its key has."""
@@ -24,11 +24,8 @@ class AmqpMessageReader(MessageSections):
     def is_tombstone(self, payload: bytes) -> bool:
         return self.annotations(payload).get(TOMBSTONE) is True
 
-    def has_group(self, payload: bytes) -> bool:
-        return has_group(payload)
-
-    def group(self, payload: bytes) -> GroupProperty | None:
-        return group_of(payload)
+    has_group = staticmethod(has_group)
+    group = staticmethod(group_of)
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         return dead_letter(self, payload, death)

@@ -46,6 +46,8 @@ WITHOUT_GROUP: Final = frozenset(
 )
 """How a section begins, behind two bytes, that comes behind the header of a message with neither annotations nor a
 group."""
+_TEN_TIMES: Final = range(_GROUP_FIELD)
+_SHORT_HEADER: Final = b"\x00Sp\xc0"
 _STEPS: Final = tuple(map(_step_of, range(256)))
 
 
@@ -57,7 +59,8 @@ def has_group(payload: bytes) -> bool:
 def group_of(payload: bytes) -> GroupProperty | None:
     """None: it is of no group; so is one whose properties cannot be read, or whose group-id is no text, or empty."""
     try:
-        return _read(payload, _fields_at(payload))
+        at = _fields_at(payload)
+        return None if at < 0 else _read(payload, at)
     except (DecodeError, IndexError):
         return None
 
@@ -65,6 +68,8 @@ def group_of(payload: bytes) -> GroupProperty | None:
 def _fields_at(payload: bytes) -> int:
     """Where the field of the group's id begins; -1: there is none. Raises IndexError, DecodeError."""
     at = 0
+    if payload[:4] == _SHORT_HEADER:
+        at = 5 + payload[4]
     while payload[at : at + 2] == b"\x00S":
         code = payload[at + 2]
         if code == PROPERTIES:
@@ -86,9 +91,15 @@ def _fields_at(payload: bytes) -> int:
         return -1
     if count <= _GROUP_FIELD:
         return -1
-    for _ in range(_GROUP_FIELD):
-        step = _STEPS[payload[at]]
-        at = at + step if step > 0 else _end_of(payload, at)
+    steps = _STEPS
+    for _ in _TEN_TIMES:
+        step = steps[payload[at]]
+        if step > 0:
+            at += step
+        elif step == _SHORT:
+            at += 2 + payload[at + 1]
+        else:
+            at = _end_of(payload, at)
     return at
 
 
@@ -106,7 +117,7 @@ def _end_of(payload: bytes, at: int) -> int:
 
 def _read(payload: bytes, at: int) -> GroupProperty | None:
     """Raises IndexError."""
-    code = payload[at] if at >= 0 else 0
+    code = payload[at]
     if code == _TEXT8:
         first, size = at + 2, payload[at + 1]
     elif code == _TEXT32:

@@ -321,7 +321,7 @@ class Dispatcher:
         for _, peers in sorted(by_rank.items(), reverse=True):
             served = self._serve_in_turn(peers, limit, now_ms, expired, budget)
             given |= served
-            may_want_more = [taker for taker, taken in served.items() if len(taken) == limit and not taker.browsing]
+            may_want_more = [taker for taker, got in served.items() if len(got) == limit and not taker.browsing]
             if self.interrupted or may_want_more:
                 self.interrupted = True
                 break

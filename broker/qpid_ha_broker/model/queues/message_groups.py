@@ -49,6 +49,8 @@ IDLE_MOST: Final = 100_000
 """Groups of a queue that are remembered though nothing of them is there."""
 LOOKED_LENGTH: Final = 1000
 """Messages of others that one consumer passes at a time, however quick that is."""
+_new_tuple = tuple.__new__
+"""Makes a named tuple of a tuple at half of what calling its class costs."""
 AHEAD_LENGTH: Final = 1000
 """Of what is put aside, as much as is named as what comes next."""
 
@@ -114,7 +116,8 @@ class _PutAside:
         group = self.by_rank.pop(rank).group
         if group is not None and group.waiting[0] == rank:
             heappop(group.waiting)
-            self.offer(group)
+            if group.waiting:
+                self.offer(group)
         return group
 
     def offer(self, group: _Group) -> None:
@@ -130,16 +133,18 @@ class _PutAside:
 
     def first_for(self, position: _GroupPosition) -> int | None:
         """The rank of the first that may go there; None: nothing."""
-        ready, free = self._first_of(position.ready, position), self._first_of(self._free, None)
+        ready = self._first_of(position.ready, position) if position.ready else None
+        free = self._first_of(self._free, None) if self._free else None
         if ready is None or free is None:
             return free if ready is None else ready
         return min(ready, free)
 
     def _first_of(self, heap: list[int], owner: _GroupPosition | None) -> int | None:
         """The first of `heap` that counts still; what comes before it is dropped."""
+        by_rank = self.by_rank
         while heap:
             rank = heap[0]
-            looked_at = self.by_rank.get(rank)
+            looked_at = by_rank.get(rank)
             if looked_at is not None and looked_at.entry.holder is None and looked_at.entry.block is not None:
                 group = looked_at.group
                 if group is None or (group.owner is owner and group.waiting[0] == rank and (owner or not group.held)):
@@ -261,9 +266,20 @@ class MessageGroups:
             return
         if position.is_choosy and (rank := self._aside.rank(entry)) in self._aside.by_rank:
             self._forget_aside(rank)
-        self._take(position.looked_at, group)
-        if group.owner is not position:
-            self._own(group, position)
+        if group.owner is position:
+            self._out[entry] = position.looked_at
+            group.held += 1
+            if not group.waiting:
+                self._idle.pop(group, None)
+        elif group.owner is None and not group.held:
+            self._by_id[group.id] = group
+            self._out[entry] = position.looked_at
+            group.held, group.owner = 1, position
+            position.groups[group] = None
+            if group.waiting:
+                self._aside.offer(group)
+        else:
+            raise LookupError(f"message {entry.id} was given to who may not have its group")
         if is_last:
             self._disown(group)
 
@@ -305,9 +321,10 @@ class MessageGroups:
 
     def gone(self, entry: Entry) -> None:
         """As `MessageWatch`."""
-        self._answered(entry)
-        rank = self._aside.rank(entry)
-        if rank in self._aside.by_rank:
+        if entry in self._out:
+            self._answered(entry)
+        by_rank = self._aside.by_rank
+        if by_rank and (rank := self._aside.rank(entry)) in by_rank:
             self._forget_aside(rank)
 
     def rewind(self, entry: Entry) -> None:
@@ -337,54 +354,71 @@ class MessageGroups:
 
     def next_for(self, position: _GroupPosition) -> Entry | None:
         """The first that is put aside and may be its own, or comes next; what is for others is put aside."""
+        aside, intake, is_leveled = self._aside, self._intake, self._is_leveled
+        by_rank = aside.by_rank
+        first = aside.first_for(position) if by_rank else None
+        if first is not None and not is_leveled:
+            position.looked_at = looked_at = by_rank[first]
+            return looked_at.entry
         position.looked_at = _NOTHING
-        aside = self._aside
-        first = aside.first_for(position)
-        if first is not None and not self._is_leveled:
-            position.looked_at = aside.by_rank[first]
-            return position.looked_at.entry
+        out, by_id, read = self._out, self._by_id, self._read
         passed = 0
-        while (entry := self._intake.peek()) is not None:
-            rank = aside.rank(entry)
+        while (entry := intake.peek()) is not None:
+            rank = aside.rank(entry) if is_leveled else entry.id
             if first is not None and first < rank:
                 break
-            if rank in aside.by_rank or entry in self._out or entry.holder in _NOBODY_YET:
+            body, holder = entry.body, entry.holder
+            if rank in by_rank or (holder is not None and (entry in out or holder in _NOBODY_YET)):
                 pass
-            elif type(entry.body) is BodyRef:
+            elif body is None or type(body) is BodyRef:
                 position.looked_at = _Looked(entry, None, False)
                 return entry  # it is waited for, or dropped if its time is over
-            elif entry.holder is not None:
-                self._note_held(entry, entry.holder)
+            elif holder is not None:
+                self._note_held(entry, holder)
+            elif (member := read(body)) is None:
+                position.looked_at = _Looked(entry, None, False)
+                return entry
             else:
-                looked = self.look(entry)
-                if looked.group is None or self.may_have(position, looked.group):
-                    position.looked_at = looked
+                group_id, is_last = member
+                group = by_id.get(group_id) or _Group(group_id)
+                looked_at = _new_tuple(_Looked, (entry, group, is_last))
+                if group.owner is position or (group.owner is None and not group.held):
+                    position.looked_at = looked_at
                     return entry
                 if not self.has_room:
                     self.is_full = True
                     break
-                self._put_aside(rank, looked)
-            self._intake.skip()
+                self._put_aside(rank, looked_at)
+            intake.skip()
             passed += 1
             if passed >= LOOKED_LENGTH:
                 self.is_interrupted = True
                 break
         if first is None:
             return None
-        position.looked_at = aside.by_rank[first]
+        position.looked_at = by_rank[first]
         return position.looked_at.entry
 
     def pass_for(self, position: _GroupPosition) -> None:
         """It is done with what it has looked at."""
-        rank = self._aside.rank(position.looked_at.entry)
-        if rank in self._aside.by_rank:
+        by_rank = self._aside.by_rank
+        if by_rank and (rank := self._aside.rank(position.looked_at.entry)) in by_rank:
             self._forget_aside(rank)
         else:
             self._intake.skip()
 
-    def may_have(self, position: _GroupPosition, group: _Group) -> bool:
-        """Whether its next message may go there."""
-        return group.owner is position or (group.owner is None and not group.held)
+    def is_elsewhere(self, entry: Entry) -> bool:
+        """Whether somebody has it, or it is about to go. That somebody has it is noted, if the group is known by now:
+        else its body has to come first."""
+        holder = entry.holder
+        if holder is None:
+            return False
+        if entry in self._out or holder in _LEAVING:
+            return True
+        if type(entry.body) is BodyRef:
+            return False
+        self._note_held(entry, holder)
+        return True
 
     def look(self, entry: Entry) -> _Looked:
         """`entry` with its group, or one that is nobody's yet."""
@@ -412,7 +446,7 @@ class MessageGroups:
 
     def _forget_aside(self, rank: int) -> None:
         group = self._aside.forget(rank)
-        if group is not None:
+        if group is not None and not (group.waiting or group.held):
             self._settle(group)
 
     # --- groups
@@ -451,10 +485,11 @@ class MessageGroups:
         if group is None:
             return None
         group.held -= 1
-        if not group.held and group.owner is None:
-            self.blocked -= 1
-            self._became_free(group)
-        self._settle(group)
+        if not group.held:
+            if group.owner is None:
+                self.blocked -= 1
+                self._became_free(group)
+            self._settle(group)
         return looked_at
 
     def _own(self, group: _Group, position: _GroupPosition) -> None:
@@ -553,6 +588,10 @@ class _GroupPosition(OrderCursor):
     def has_passed(self, entry: Entry) -> bool:
         return self._groups.has_passed(entry)
 
+    def may_have(self, group: _Group) -> bool:
+        """Whether the next message of `group` may go here."""
+        return group.owner is self or (group.owner is None and not group.held)
+
     def offer(self, rank: int) -> None:
         """The first that is put aside of a group that it owns."""
         heappush(self.ready, rank)
@@ -572,7 +611,7 @@ class _ChoosyPosition(_GroupPosition):
     def __init__(self, groups: MessageGroups, messages: QueuedMessages) -> None:
         super().__init__(groups)
         self._messages = messages
-        self._cursor = messages.open_cursor()
+        self._cursor = messages.open_cursor(of_all=True)
         self._passed: dict[bytes, Entry] = {}
         """The first of each group that it passed because that is not its own, by the group."""
 
@@ -583,12 +622,15 @@ class _ChoosyPosition(_GroupPosition):
             entry = cursor.peek()
             if entry is None:
                 return None
+            if groups.is_elsewhere(entry):
+                cursor.skip()
+                continue
             if type(entry.body) is BodyRef:
                 self.looked_at = _Looked(entry, None, False)
                 return entry
             self.looked_at = groups.look(entry)
             group = self.looked_at.group
-            if group is None or (groups.may_have(self, group) and group.id not in not_ours):
+            if group is None or (self.may_have(group) and group.id not in not_ours):
                 return entry
             self._passed.setdefault(group.id, entry)
             cursor.skip()
@@ -607,7 +649,9 @@ class _ChoosyPosition(_GroupPosition):
         self._cursor.skip()
 
     def ahead(self) -> Iterator[Entry]:
-        return self._cursor.ahead()
+        for entry in self._cursor.ahead():
+            if entry.holder is None or type(entry.body) is BodyRef:
+                yield entry
 
     def has_passed(self, entry: Entry) -> bool:
         return self._cursor.has_passed(entry)

@@ -135,10 +135,11 @@ class QueuedMessages:
 
     # --- cursors
 
-    def open_cursor(self, *, displacing: bool = False) -> OrderCursor:
+    def open_cursor(self, *, displacing: bool = False, of_all: bool = False) -> OrderCursor:
         """A place at the start for those who take messages, or for a ring before what has to go first (`displacing`):
-        what is given back lies before it again."""
-        cursor = self._order.displacing_position() if displacing else self._order.position(sharing=True)
+        what is given back lies before it again. `of_all`: it sees what somebody holds, too."""
+        order = self._order
+        cursor = order.displacing_position() if displacing else order.position(sharing=not of_all, of_all=of_all)
         self._cursors.append(cursor)
         return cursor
 
