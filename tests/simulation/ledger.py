@@ -25,6 +25,15 @@ class Terms(NamedTuple):
     """What was sent again is not queued again: any copy of a message stands for all of them."""
 
 
+DELAYED_EVERY = 7
+"""So many messages of a publisher apart, one is due later."""
+
+
+def is_delayed(number: int) -> bool:
+    """Whether the message with that number of a publisher is."""
+    return number % DELAYED_EVERY == 0
+
+
 class Promise(NamedTuple):
     """Who held something when it was confirmed, and in which generation."""
 
@@ -292,6 +301,8 @@ class Ledger:
         self._seen.add(copy)
         if copy.attempt or self._sent[copy.publisher, copy.number]:
             return
+        if is_delayed(copy.number):
+            return  # what was published behind it comes first
         last = self._last_delivered.get((copy.publisher, copy.queue), -1)
         if node.member.status.generation < self._newest_started:
             return  # a primary that does not know yet that it is none: what it hands out, others hand out too
