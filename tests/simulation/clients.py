@@ -40,9 +40,11 @@ class Shop:
     """How many of the messages are not durable."""
     are_numbered: bool = False
     """Publishers say who they are, and number their messages: what they send twice has to be queued once."""
+    delayed_every: int = 0
+    """See `Terms`."""
 
     def message(self, producer: str, number: int, payload: bytes, durable: bool, now_ms: int) -> Message:
-        due_at_ms = now_ms + DELAY_MS if is_delayed(number) else 0
+        due_at_ms = now_ms + DELAY_MS if is_delayed(number, self.delayed_every) else 0
         if not self.are_numbered:
             return Message(payload, durable, due_at_ms=due_at_ms)
         return Message(payload, durable, producer=producer.encode(), sequence=number, due_at_ms=due_at_ms)
