@@ -14,7 +14,7 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.transactions.transaction import Message, Publish, Transaction
 from simulation.copies import UNIT_SIZES, Copy
-from simulation.ledger import Ledger
+from simulation.ledger import Ledger, is_delayed
 from simulation.node import Node, Session, Taker
 from simulation.virtual_time import Schedule
 
@@ -24,6 +24,8 @@ RECONNECT_S = 0.15
 PUBLISH_WITHIN_S = 0.35
 WINDOW = 6
 CREDIT = 3
+DELAY_MS = 900
+"""Of what `is_delayed`."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,14 @@ class Shop:
     """How many of the messages are not durable."""
     are_numbered: bool = False
     """Publishers say who they are, and number their messages: what they send twice has to be queued once."""
+    delayed_every: int = 0
+    """See `Terms`."""
 
-    def message(self, producer: str, number: int, payload: bytes, durable: bool) -> Message:
+    def message(self, producer: str, number: int, payload: bytes, durable: bool, now_ms: int) -> Message:
+        due_at_ms = now_ms + DELAY_MS if is_delayed(number, self.delayed_every) else 0
         if not self.are_numbered:
-            return Message(payload, durable)
-        return Message(payload, durable, producer=producer.encode(), sequence=number)
+            return Message(payload, durable, due_at_ms=due_at_ms)
+        return Message(payload, durable, producer=producer.encode(), sequence=number, due_at_ms=due_at_ms)
 
     def somebody_who_serves(self) -> Node | None:
         """A primary; there may be two, and one of them may not know yet that it is none."""
@@ -133,7 +138,7 @@ class Publisher:
         """One alone, several in a transaction."""
         resources, now_ms = node.resources, node.message_ms()
         queues = [node.configuration.declare_queue(copy.queue, {}) for copy in copies]
-        messages = [self._shop.message(self.name, copy.number, copy.payload(), copy.durable) for copy in copies]
+        messages = [self._shop.message(self.name, copy.number, copy.payload(), copy.durable, now_ms) for copy in copies]
         if len(copies) == 1:
             return resources.publish(queues[0], messages[0], now_ms)
         transaction = Transaction()
@@ -215,6 +220,8 @@ class ConsumingClient:
         if queue is None or taker is not self._taker:
             return
         self._held[entry.id] = entry
+        if entry.header.due_at_ms > session.node.message_ms():
+            raise AssertionError(f"{entry.id} is given before its time")
         is_marked = entry.acquired_before or entry.delivery_count > 0 or entry.id <= queue.redelivered_below
         is_told = session.node.resources.replicated.state.marks.is_told
         mark_lsn = queue.mark.lsn if is_told else 0
@@ -311,7 +318,9 @@ class Administrator:
         node.configuration.bind("x", name, "key", {})
         for _ in range(self._shop.draw.randrange(4)):
             self._count += 1
-            message = self._shop.message(f"administrator {self._count % 30}", self._count, b"?", durable=True)
+            message = self._shop.message(
+                f"administrator {self._count % 30}", self._count, b"?", durable=True, now_ms=node.message_ms()
+            )
             node.resources.publish(queue, message, node.message_ms())
 
     def _changed(self, session: Session, name: str, change: int, lsn: int) -> None:

@@ -83,7 +83,9 @@ class Cluster:
         world = World(self.schedule, self.network, self.register, self.trace, self, self.custody, plan.check_every)
         self.nodes = [self._node(world, index) for index in range(plan.nodes)]
         self.network.hosts = {_address(node.index): node for node in self.nodes}
-        terms = Terms(plan.min_in_sync, plan.has_coordinator, plan.has_store, bool(plan.producers))
+        terms = Terms(
+            plan.min_in_sync, plan.has_coordinator, plan.has_store, bool(plan.producers), plan.delayed_every
+        )  # fmt: skip
         self._by_name = {node.name: node for node in self.nodes}
         self.ledger = Ledger(self._by_name, self.custody, terms, lambda: self.schedule.now_s)
         self.forced = 0
@@ -105,7 +107,10 @@ class Cluster:
             lambda: self.register.record.cluster, self._delete_foreign_record,
         )  # fmt: skip
         self.manager = self._make_manager(operator)
-        shop = Shop(self.schedule, self._draw("clients"), self.ledger, self.nodes, plan.transient, bool(plan.producers))
+        shop = Shop(
+            self.schedule, self._draw("clients"), self.ledger, self.nodes, plan.transient, bool(plan.producers),
+            plan.delayed_every,
+        )  # fmt: skip
         self.publishers = [Publisher(shop, f"p{number}", QUEUES) for number in range(2)]
         self.consumers = [ConsumingClient(shop, queue) for queue in QUEUES for _ in range(2)]
         self.administrator = Administrator(shop, PASSING_QUEUES)

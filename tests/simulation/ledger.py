@@ -23,6 +23,13 @@ class Terms(NamedTuple):
     has_store: bool = False
     are_numbered: bool = False
     """What was sent again is not queued again: any copy of a message stands for all of them."""
+    delayed_every: int = 0
+    """So many messages of a publisher apart, one is due later; 0: none is."""
+
+
+def is_delayed(number: int, delayed_every: int) -> bool:
+    """Whether the message with that number of a publisher is due later."""
+    return delayed_every > 0 and number % delayed_every == 0
 
 
 class Promise(NamedTuple):
@@ -292,6 +299,8 @@ class Ledger:
         self._seen.add(copy)
         if copy.attempt or self._sent[copy.publisher, copy.number]:
             return
+        if is_delayed(copy.number, self._terms.delayed_every):
+            return  # what was published behind it comes first
         last = self._last_delivered.get((copy.publisher, copy.queue), -1)
         if node.member.status.generation < self._newest_started:
             return  # a primary that does not know yet that it is none: what it hands out, others hand out too

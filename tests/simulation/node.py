@@ -557,6 +557,8 @@ class Node(MemberHarness):
     def turn(self) -> None:
         """Hand out, then give the batch to the member."""
         self._turn_waits = False
+        if self._serves and self.resources.catalog.timed.next_due_ms <= self.message_ms():
+            self.resources.timers.tick(self.message_ms())
         if self._serves and self.resources.has_work:
             self._hand_out()
         log, store = self.resources.replicated.log, self.store

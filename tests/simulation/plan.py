@@ -16,6 +16,9 @@ FAULTS_END_S: Final = 15.0
 FRAME_CODEC_EVERY: Final = 5
 """In every so-manieth seed frames go through their encoding."""
 
+FIRST_DELAYED: Final = 120
+"""From this seed on, in every fifth, some messages are due later. Those before were chosen for what happens there."""
+
 _PRODUCERS: Final = (20, 20, 10_000)
 """That are kept: with few, those of the administrator are forgotten in the course of a run."""
 
@@ -148,6 +151,11 @@ class Plan:
     second_set_s: float = 0.0
     has_short_lives: bool = False
     """Some messages have a time to live, and the clocks of nodes are a day apart."""
+
+    @property
+    def delayed_every(self) -> int:
+        """So many messages of a publisher apart, one is due later; 0: none is."""
+        return 7 if self.seed >= FIRST_DELAYED and self.seed % 5 == 3 else 0
 
     def describe(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")

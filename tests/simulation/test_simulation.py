@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from simulation.cluster import run
-from simulation.plan import DAMAGE, Kind, Plan, draw_plan
+from simulation.plan import DAMAGE, FIRST_DELAYED, Kind, Plan, draw_plan
 from simulation.shrink import shrink
 
 PORTIONS = {
@@ -41,6 +41,12 @@ def test_many_clusters_keep_their_promises(seeds: Sequence[int]) -> None:
     excuses = [excuse for outcome in outcomes for excuse in outcome.excuses]
     assert all(excuse.reasons and all(excuse.reasons) for excuse in excuses)
     assert len(excuses) < EXCUSED * sum(outcome.confirmed for outcome in outcomes)
+
+
+def test_messages_that_are_due_later_are_kept_too_and_never_given_before() -> None:
+    plans = [draw_plan(seed) for seed in range(FIRST_DELAYED + 3, FIRST_DELAYED + 63, 5)]
+    assert all(plan.delayed_every for plan in plans)
+    assert {plan.seed: problem for plan in plans if (problem := run(plan).problem)} == {}
 
 
 def test_messages_of_a_store_that_were_not_durable_leave_a_gap_and_no_more() -> None:

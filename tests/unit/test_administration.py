@@ -160,6 +160,8 @@ def test_a_queue_is_described_with_what_it_holds_and_who_uses_it(desk: Desk) -> 
         "messages": 2,
         "bytes": 10,
         "acquired": 1,
+        "scheduled": 0,
+        "next_due_ms": None,
         "consumers": 1,
         "enqueued": 3,
         "dequeued": 1,

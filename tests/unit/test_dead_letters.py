@@ -75,7 +75,7 @@ def test_a_consumer_is_told_of_the_death_and_of_no_time_to_live() -> None:
         broker.container.default.configuration.declare_queue(name, arguments)
     broker.container.default.configuration.bind("amq.fanout", "dead", "", {})
     client = broker.connect()
-    sent: Any = proton.Message("a", ttl=2, expiry_time=3, annotations={"mine": 1}, properties={"p": 1}, subject="s")
+    sent: Any = proton.Message("a", ttl=2, expiry_time=3600, annotations={"mine": 1}, properties={"p": 1}, subject="s")
     client.publish("q", sent)
     ((delivery, _),) = client.received(client.receiver("q", 1))
     delivery.update(proton.Delivery.REJECTED)

@@ -258,6 +258,8 @@ def test_messages_that_are_due_later_are_refused_while_a_backup_cannot_read_them
         core.publish(queue, message("a", delay_ms=SECOND))
     with pytest.raises(NotSupported, match="beta"):
         core.resources.commit(transaction_of((queue, message("a", delay_ms=SECOND))), core.now_ms)
+    with pytest.raises(NotSupported, match="beta"):
+        core.queue("other", redelivery_delay_ms=SECOND)
     core.publish(queue, "b")
     assert core.consume(queue) == ["b"]
 

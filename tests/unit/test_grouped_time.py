@@ -99,6 +99,54 @@ def test_what_a_consumer_has_does_not_expire_and_does_once_it_comes_back(group: 
     assert [held(member) for member in group.members] == [[]] * 3
 
 
+# --- what waits for its time
+
+
+def test_a_message_that_is_due_later_is_given_then_wherever_it_was_published_and_once(group: LittleGroup) -> None:
+    mine = consumer(group.c)
+    group.settle()
+    group.b.core.publish(group.b.queue(), message("later", delay_ms=50), "now")
+    group.settle()
+    assert bodies(group.c.core.inbox(mine)) == ["now"]
+    tick(group, NOW_MS + 49)
+    assert group.c.core.inbox(mine) == []
+    tick(group, NOW_MS + 50)
+    entries = group.c.core.inbox(mine)
+    assert bodies(entries) == ["later"]
+    group.c.resources.accept(group.c.queue(), entries)
+    group.settle()
+    assert [held(member) for member in group.members] == [["now"]] * 3
+    for member in group.members:
+        member.queue().messages.check_invariants()
+
+
+def test_another_member_may_purge_what_waits(group: LittleGroup) -> None:
+    group.b.core.publish(group.b.queue(), message("later", delay_ms=50))
+    group.settle()
+    purge = group.a.resources.purges.begin(group.a.queue())
+    group.settle()
+    assert (purge.count, [held(member) for member in group.members]) == (1, [[]] * 3)
+    tick(group, NOW_MS + 50)
+    for member in group.members:
+        member.queue().messages.check_invariants()
+
+
+def test_what_failed_waits_at_the_member_that_owns_the_queue(group: LittleGroup) -> None:
+    for member in group.members:
+        member.core.now_ms = member.core.catalog.now_ms = NOW_MS
+    group.a.core.configuration.update_queue("q", {"qpid.redelivery_delay_ms": 50})
+    group.settle()
+    mine = consumer(group.b)
+    group.a.core.publish(group.a.queue(), "m")
+    group.settle()
+    group.b.resources.release(group.b.queue(), group.b.core.inbox(mine), failed=True)
+    group.settle()
+    tick(group, NOW_MS + 49)
+    assert group.b.core.inbox(mine) == []
+    tick(group, NOW_MS + 50)
+    assert bodies(group.b.core.inbox(mine)) == ["m"]
+
+
 # --- queues at rest
 
 

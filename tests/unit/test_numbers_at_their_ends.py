@@ -141,6 +141,7 @@ def test_an_open_with_any_numbers_is_served(channel_max: int, idle_ms: int, hand
 
 
 TIMESTAMPS = st.sampled_from([-(2**63), -1, 0, 1, 2**31, 2**53, 2**63 - 1])
+"""Of the expiry 1 is over: what has such a one is taken, and nobody gets it."""
 
 
 @given(
@@ -174,6 +175,9 @@ def test_a_message_with_any_numbers_goes_through_and_is_selected_by_them(
     described = proton.Described(proton.symbol("apache.org:selector-filter:string"), selector)
     link.source.filter.put_object({proton.symbol("selector"): described})
     client.attach(link, 5)
+    if expires == 1:
+        assert client.received(link) == []
+        return
     ((_, message),) = client.received(link)
     assert (round(message.ttl * 1000), message.delivery_count, message.priority) == (ttl, count, priority)
     broker.container.now_ms += 1

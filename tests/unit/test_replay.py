@@ -67,24 +67,21 @@ changes: list[dict[str, Scalar]] = [
     *level_arguments,
     {"qpid.replicate": None},
 ]
-<<<<<<< HEAD
-messages = st.builds(
-    message,
-    st.text("rg", min_size=1, max_size=15),
-    st.sampled_from(["red", "green"]),
-    priority=st.integers(0, 9),
-    ttl_ms=st.sampled_from([0, 0, 0, SECOND, 5 * SECOND]),
-    delay_ms=st.sampled_from([0, 0, 0, SECOND, 2 * SECOND]),
-    durable=st.booleans(),
-    k=st.sampled_from("123"),
-=======
 texts, subjects = st.text("rg", min_size=1, max_size=15), st.sampled_from(["red", "green"])
 priorities, keys = st.integers(0, 9), st.sampled_from("123")
-ttls_ms = st.sampled_from([0, 0, 0, SECOND, 5 * SECOND])
-groupless = st.builds(message, texts, subjects, priority=priorities, ttl_ms=ttls_ms, durable=st.booleans(), k=keys)
+ttls_ms, delays_ms = st.sampled_from([0, 0, 0, SECOND, 5 * SECOND]), st.sampled_from([0, 0, 0, SECOND, 2 * SECOND])
+groupless = st.builds(
+    message, texts, subjects, priority=priorities, ttl_ms=ttls_ms, delay_ms=delays_ms, durable=st.booleans(), k=keys
+)
 of_groups = st.builds(
-    message, texts, subjects, priority=priorities, ttl_ms=ttls_ms, group=st.sampled_from("gh"), k=keys
->>>>>>> w-groups
+    message,
+    texts,
+    subjects,
+    priority=priorities,
+    ttl_ms=ttls_ms,
+    delay_ms=delays_ms,
+    group=st.sampled_from("gh"),
+    k=keys,
 )
 messages = groupless | groupless | of_groups
 numbered = st.builds(

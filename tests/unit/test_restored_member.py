@@ -202,8 +202,8 @@ LED_BY_B = ClusterRecord("uuid", 1, "b", 1, ("a", "b", "c"))
 LED_BY_A = ClusterRecord("uuid", 2, "a", 2, ("a",))
 
 
-Greeting = tuple[tuple[int, ...], bool]
-"""Of a Hello: `started` and `reads_marks`."""
+Greeting = tuple[tuple[int, ...], bool, bool]
+"""Of a Hello: `started`, `reads_marks` and `reads_schedules`."""
 
 
 class Waking(MemberHarness):
@@ -288,7 +288,7 @@ class Waking(MemberHarness):
             self.apply(fx.Ticked())
             self.apply(fx.LinkOpened(self._link))
             assert self._hello is not None
-            greetings[self._address].append((self._hello.started, self._hello.reads_marks))
+            greetings[self._address].append((self._hello.started, self._hello.reads_marks, self._hello.reads_schedules))
             said = CANNOT_READ if self._address in self.cannot_read else reason
             self.apply(fx.LinkLost(self._link, said, end_of(said)))
         return greetings
@@ -325,16 +325,17 @@ def test_whoever_has_nothing_to_ask_the_coordinator_follows_at_once(settings: Me
     assert waking.is_welcome()
 
 
-CANNOT_READ = "HELLO: expected no field called reads_marks"
+CANNOT_READ = "HELLO: expected no field called reads_schedules"
 """As a release says it that knows no such field."""
-FULL, WITHOUT_THE_LAST, BAREST = ((0,), True), ((0,), False), ((), False)
+FULL, WITHOUT_THE_LAST = ((0,), True, True), ((0,), True, False)
+OLDER, BAREST = ((0,), False, False), ((), False, False)
 
 
 def test_who_cannot_read_the_greeting_is_an_older_release_perhaps_and_greeted_as_such() -> None:
     waking = Waking(member())
     assert waking.is_welcome()
     greetings = waking.greetings([CANNOT_READ] * 10)
-    assert greetings["b:5672"][:4] == greetings["c:5672"][:4] == [FULL, WITHOUT_THE_LAST, BAREST, FULL]
+    assert greetings["b:5672"][:4] == greetings["c:5672"][:4] == [FULL, WITHOUT_THE_LAST, OLDER, BAREST]
 
 
 @pytest.mark.parametrize(
@@ -356,7 +357,7 @@ def test_nor_whoever_is_at_another_address() -> None:
     waking = Waking(member())
     waking.cannot_read = {"b:5672"}
     greetings = waking.greetings(["connection reset"] * 6)
-    assert greetings["b:5672"][:3] == [FULL, WITHOUT_THE_LAST, BAREST]
+    assert greetings["b:5672"][:3] == [FULL, WITHOUT_THE_LAST, OLDER]
     assert set(greetings["c:5672"]) == {FULL}
 
 

@@ -32,11 +32,11 @@ PATH, INDEX_PATH = snapshot_path(7), snapshot_index_path(7)
 def events(lsn: int) -> st.SearchStrategy[ev.Event]:
     body = st.binary(max_size=30)
     plain = st.builds(
-        ev.Enqueued, st.sampled_from([(1,), (2,)]), body, st.just(True), st.just(4), st.just(0), st.just("")
+        ev.Enqueued, st.sampled_from([(1,), (2,)]), body, st.just(True), st.just(4), st.just(0), st.just(""), st.just(0)
     )
     other = st.builds(
         ev.Enqueued, st.sampled_from([(1,), (1, 2)]), body, st.booleans(), st.integers(3, 4), st.sampled_from([0, 5]),
-        st.sampled_from(["", "key"]),
+        st.sampled_from(["", "key"]), st.sampled_from([0, 7]),
     )  # fmt: skip
     return st.one_of(plain, plain, plain, other, st.just(ev.Released(1, (lsn,), True)))
 

@@ -177,8 +177,8 @@ class Slices:
         return []
 
     def _slice_ends_s(self, asked: _WantedQueue, queue: Queue, now_s: float) -> float:
-        is_changed = asked.counts != _counts(queue)
-        if not is_changed and queue.messages.count == queue.messages.acquired:
+        is_changed, messages = asked.counts != _counts(queue), queue.messages
+        if not is_changed and messages.count == messages.acquired + messages.schedule.count:
             asked.is_idle = True
         elif asked.is_idle:
             asked.is_idle, asked.since_s = False, now_s

@@ -149,6 +149,10 @@ class TurnTime:
         """See `SteadyTime`."""
         return self._container.now_ms + self.wall_ahead_ms
 
+    def steady_at(self, wall_ms: int) -> int:
+        """See `SteadyTime`."""
+        return wall_ms - self.wall_ahead_ms
+
 
 @dataclass
 class HeldBytes:

@@ -269,7 +269,7 @@ class InboundBridge(Bridge, EachTransfer):
         """Raises AmqpError for one that this broker would not take from a client."""
         sections = self._container.sections
         header = sections.header(payload)
-        clocks = Clocks(self.hosted, self._container.steady)
+        clocks = Clocks(self.hosted.resources.catalog.clock, self._container.steady)
         message = with_expiry(sections, payload, header, clocks)
         if payload[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
             # A delay has passed where it comes from.

@@ -324,7 +324,7 @@ class IncomingLink(ReceivingLink):
         self._enqueue_plain = hosted.resources.enqueue_plain
         self._deduplication = hosted.resources.deduplication
         self._read_header = container.sections.header
-        self._clocks = Clocks(hosted, container.steady)
+        self._clocks = Clocks(hosted.resources.catalog.clock, container.steady)
         hosted.links[self] = None
         if relay is not None and relay.producer:
             self._relayed_by = relayed_producer(self._sent_by.subject.user, relay.producer)

@@ -77,6 +77,7 @@ _STATUS = {
     errors.NotFound: NOT_FOUND,
     errors.AlreadyExists: CONFLICT,
     errors.InUse: PRECONDITION_FAILED,
+    errors.NotSupported: PRECONDITION_FAILED,
     errors.Unavailable: UNAVAILABLE,
 }
 

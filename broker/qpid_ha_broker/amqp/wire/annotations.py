@@ -12,7 +12,7 @@ decoded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import proton
 
@@ -33,7 +33,7 @@ from qpid_ha_broker.amqp.wire.sections import (
     replace_annotations,
 )
 from qpid_ha_broker.amqp.wire.values import is_uuid
-from qpid_ha_broker.model.sets.message_clock import LAST_MS, SteadyTime
+from qpid_ha_broker.model.sets.message_clock import LAST_MS, MessageClock, SteadyTime
 from qpid_ha_broker.model.transactions.transaction import Message
 
 DELIVERY_TIME: Final = "x-opt-delivery-time"
@@ -50,23 +50,20 @@ _INTEGERS: Final = (
 """Exactly these: a boolean, a timestamp and a character are numbers to Python."""
 
 
-class MessageTime(Protocol):
-    """The set to which messages come."""
+class Clocks(NamedTuple):
+    """What time it is when a message comes: by the clock of the set to which it comes, and by the broker's own."""
+
+    of_set: MessageClock
+    steady: SteadyTime
 
     @property
     def now_ms(self) -> int:
-        """By its message clock."""
-
-
-class Clocks(NamedTuple):
-    """What time it is when a message comes."""
-
-    hosted: MessageTime
-    steady: SteadyTime
+        """By the clock of the set."""
+        return self.of_set.now_ms(self.steady.now_ms())
 
     def reading_at(self, time_ms: int) -> int:
-        """Of the message clock, when the time of day is `time_ms`; 1 at least."""
-        return max(self.hosted.now_ms + time_ms - self.steady.wall_ms(), 1)
+        """Of the clock of the set, when the time of day is `time_ms`."""
+        return self.of_set.now_ms(self.steady.steady_at(time_ms))
 
 
 def annotated(
@@ -105,7 +102,7 @@ def annotated(
 def with_expiry(sections: MessageSections, payload: bytes, header: Header, clocks: Clocks) -> Message:
     """The message `payload`, whose header is `header`, with the time at which it expires: the earlier one of what its
     ttl and its absolute-expiry-time say."""
-    expires_at_ms = clocks.hosted.now_ms + header.ttl_ms if header.ttl_ms else 0
+    expires_at_ms = clocks.now_ms + header.ttl_ms if header.ttl_ms else 0
     if absolute_ms := sections.absolute_expiry(payload, header.length):
         by_clock = clocks.reading_at(absolute_ms)
         expires_at_ms = min(expires_at_ms or by_clock, by_clock)
@@ -148,7 +145,7 @@ def _due_at_ms(annotations: Mapping[str, object], clocks: Clocks, *, with_delay:
         return clocks.reading_at(time_ms)
     if not (delay_ms and with_delay):
         return 0
-    due_at_ms = clocks.hosted.now_ms + delay_ms
+    due_at_ms = clocks.now_ms + delay_ms
     if due_at_ms > LAST_MS:
         raise _refusal(DELIVERY_DELAY, "a time before the year 10000", f"{delay_ms} ms from now")
     return due_at_ms

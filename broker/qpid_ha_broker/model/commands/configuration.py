@@ -12,7 +12,15 @@ from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.commands.naming import Naming, NamingRules, NewQueue, choose_set
 from qpid_ha_broker.model.commands.unplaced import UnplacedNames
-from qpid_ha_broker.model.errors import AlreadyExists, InUse, InvalidArgument, NotFound, NotPrimary, OtherSet
+from qpid_ha_broker.model.errors import (
+    AlreadyExists,
+    InUse,
+    InvalidArgument,
+    NotFound,
+    NotPrimary,
+    NotSupported,
+    OtherSet,
+)
 from qpid_ha_broker.model.exchanges.exchange import (
     NO_LOCAL_ARGUMENT,
     SELECTOR_ARGUMENT,
@@ -434,6 +442,9 @@ class Configuration:
         """Refuse what queues of a group cannot have, and what only those of `default` can: exchanges are there, and
         others are replicated whole."""
         set_name = self._resources.name
+        why_no_delay = self._resources.replicated.state.marks.why_no_delay
+        if arguments.redelivery.first_ms and why_no_delay:
+            raise NotSupported(f"qpid.redelivery_delay_ms is not known everywhere: {why_no_delay}")
         if self._replication.counts_later:
             check_in_group(arguments)
         if set_name == DEFAULT_SET:

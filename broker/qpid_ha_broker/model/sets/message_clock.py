@@ -29,7 +29,10 @@ class SteadyTime(Protocol):
         """Of the clock that nobody can set: as of the time of day at which the process began."""
 
     def wall_ms(self) -> int:
-        """The time of day, to be shown and noted. Nothing is decided by it."""
+        """The time of day, to be shown and noted. Nothing is decided by it, but that what a client says is by it."""
+
+    def steady_at(self, wall_ms: int) -> int:
+        """`now_ms`, when the time of day will be `wall_ms`, and not before, if nobody sets it."""
 
 
 class MessageClock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
+from math import ceil
 from pathlib import Path
 
 from qpid_ha_broker.store.clock_mark import MachineTime
@@ -33,6 +34,10 @@ class SteadyClock:
     def wall_ms(self) -> int:
         """The time of day."""
         return int(self._wall_s() * 1000)
+
+    def steady_at(self, wall_ms: int) -> int:
+        """See `SteadyTime`."""
+        return ceil(wall_ms + (self._began_s + self._elapsed_s() - self._wall_s()) * 1000)
 
 
 def machine_time() -> MachineTime:
