@@ -107,7 +107,7 @@ class Queue:
         """There is something to decide about a message that comes: see `Resources.enqueue_plain`."""
         self.detects_groups = arguments.detects_groups
         """A message of a group that comes has the queue keep them together: see `Resources.note_group`."""
-        self.dispatcher.has_single_taker = arguments.single_active_consumer
+        self.dispatcher.has_single_taker = arguments.sharing.single_active
         self.displaces = bool(arguments.last_value_queue_key) or arguments.policy_type is FullPolicy.RING
         """Something that comes may take the place of what is there."""
         if arguments.tombstone_of:

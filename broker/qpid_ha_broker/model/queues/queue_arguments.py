@@ -80,6 +80,18 @@ class RedeliveryDelay(NamedTuple):
 _AT_ONCE: Final = RedeliveryDelay()
 
 
+class Sharing(NamedTuple):
+    """How consumers share the messages."""
+
+    groups: bool | None = None
+    """Whether those of a group are kept together; None: as soon as a message of one has come."""
+    single_active: bool = False
+    """Only the first of the consumers is given any."""
+
+
+_IN_TURN: Final = Sharing()
+
+
 @dataclass(frozen=True, slots=True)
 class QueueArguments:
     """A queue's settings. 0: "no limit" wherever a limit is counted; `given` is what was asked, as it was asked."""
@@ -101,10 +113,7 @@ class QueueArguments:
     auto_delete: bool = False
     auto_delete_delay_s: float = 0.0
     durable: bool = False
-    message_groups: bool | None = None
-    """Whether groups of messages are kept together; None: as soon as a message of one has come."""
-    single_active_consumer: bool = False
-    """Only the first of the consumers is given messages."""
+    sharing: Sharing = _IN_TURN
     subscription: str = ""
     replicate: Replicate | None = None
     store_error: StoreErrorPolicy | None = None
@@ -135,7 +144,8 @@ class QueueArguments:
                 if short not in _LEVEL_SHARES:  # which `shares` has
                     values[_FIELDS.get(short, short)] = converted
         delays = values.pop("redelivery_delay_ms", 0), values.pop("redelivery_delay_max_ms", 0)
-        parsed = cls(**values, redelivery=RedeliveryDelay(*delays), given=dict(arguments))
+        sharing = Sharing(values.pop("message_groups", None), values.pop("single_active_consumer", False))
+        parsed = cls(**values, redelivery=RedeliveryDelay(*delays), sharing=sharing, given=dict(arguments))
         parsed._check_relations()
         return parsed
 
@@ -158,12 +168,12 @@ class QueueArguments:
     @property
     def keeps_groups(self) -> bool:
         """Whether messages of a group go to one consumer at a time."""
-        return self.grouped if self.message_groups is None else self.message_groups
+        return self.grouped if self.sharing.groups is None else self.sharing.groups
 
     @property
     def detects_groups(self) -> bool:
         """Whether a message of a group that comes has groups kept together from then on."""
-        return self.message_groups is None and not (self.grouped or any(self.shares))
+        return self.sharing.groups is None and not (self.grouped or any(self.shares))
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -202,7 +212,7 @@ class QueueArguments:
         if unknown := [name for name in names if name in self.given]:
             text = f"qpid.priorities is {self.priorities}, and levels count from 0"
             raise InvalidArgument(f"{unknown[0]} is the share of a level that is not there: {text}")
-        if self.message_groups and any(self.shares):
+        if self.sharing.groups and any(self.shares):
             raise InvalidArgument("qpid.fairshare would part the messages of a group: leave it out, or message_groups")
         if self.auto_delete_delay_s and not self.auto_delete:
             raise InvalidArgument("qpid.auto_delete_delay_s delays qpid.auto_delete: set that to true, or leave it out")
@@ -217,8 +227,9 @@ class QueueArguments:
 def check_in_group(arguments: QueueArguments) -> None:
     """Whether a queue of a group can have these. Raises InvalidArgument for what needs one broker that does it for
     all."""
-    for name in ("message_groups", "single_active_consumer"):
-        if getattr(arguments, name):
+    groups, single_active = arguments.sharing
+    for name, is_wanted in (("message_groups", groups), ("single_active_consumer", single_active)):
+        if is_wanted:
             text = "declare the queue in a set that has a primary, which knows all of its consumers"
             raise InvalidArgument(f"{PREFIX}{name} is not for queues of a group: leave it out, or {text}")
     if arguments.bridge is None:
