@@ -41,11 +41,15 @@ def export_definitions(invocation: Invocation, path: Path | None) -> None:
     Messages are not in it (`qpid-ha queue export`), nor what belongs to a client: subscriptions, temporary and
     exclusive queues. Users, rules and settings are files of each broker.
     """
-    document = _there(invocation).as_document()
+    _put(_there(invocation).as_document(), path, invocation.format)
+
+
+def _put(document: dict[str, Any], path: Path | None, format_name: str) -> None:
+    """Into the file, or to the standard output."""
     if path is None:
-        print_document(document, "yaml" if invocation.format == "table" else invocation.format)
+        print_document(document, "yaml" if format_name == "table" else format_name)
         return
-    path.write_text(_text_of(document, invocation.format), encoding="utf-8")
+    path.write_text(_text_of(document, format_name), encoding="utf-8")
     counts = ", ".join(f"{len(value)} {name}" for name, value in document.items() if isinstance(value, list))
     click.echo(f"{path}: {counts or 'nothing is defined'}", err=True)
 
@@ -85,12 +89,15 @@ def import_definitions(invocation: Invocation, path: Path, dry_run: bool, update
 
 @definitions.command("convert")
 @_file_argument
+@click.argument("to", metavar="[TO]", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--from", "source", type=click.Choice(["rabbitmq"]), required=True, help="Whose file it is.")
 @click.option("--vhost", default="/", show_default=True, help="Of which virtual host.")
 @common_options
 @click.pass_obj
-def convert_definitions(invocation: Invocation, path: Path, source: str, vhost: str) -> None:
-    """Show the definitions of another broker as ours; what has no counterpart is told on the standard error.
+def convert_definitions(invocation: Invocation, path: Path, to: Path | None, source: str, vhost: str) -> None:
+    """Write the definitions of another broker as ours, to TO or to the standard output.
+
+    What has no counterpart is told on the standard error.
 
     rabbitmq: a file of `rabbitmqctl export_definitions`.
     """
@@ -99,7 +106,7 @@ def convert_definitions(invocation: Invocation, path: Path, source: str, vhost: 
     converted, notes = _read(path, lambda file, text: read_rabbitmq(file, text, vhost))
     for note in notes:
         click.echo(f"note: {cell(note)}", err=True)
-    print_document(converted.as_document(), "yaml" if invocation.format == "table" else invocation.format)
+    _put(converted.as_document(), to, invocation.format)
 
 
 def _read(path: Path, read: Any) -> Any:
