@@ -41,7 +41,7 @@ from simulation.planted import found_by
 from simulation.proxies_plan import ProxiesKind, draw_moves_plan, draw_pauses_plan, draw_proxies_plan, draw_split_plan
 from simulation.proxies_world import run_proxies
 
-PORTIONS = {"proxies-0": (1, 3, 7), "proxies-1": (0, 2, 4, 5, 6, 10)}
+PORTIONS = {"proxies-0": (1, 3, 7), "proxies-1": (0, 2, 4, 5, 6, 11)}
 """Seeds of one test each, so that two processes have something to do; each with all that is said of their sums."""
 WITH_SESSIONS = (7, 10, 11)
 """Seeds of clusters that have clients with sessions."""
