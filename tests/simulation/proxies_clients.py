@@ -277,7 +277,7 @@ class ConsumingClient(LinkClient):
             handout.is_returned, state = True, proton.Delivery.MODIFIED
             delivery.local.failed = self.draw.random() < 0.5
         else:
-            handout.is_consumed, state = True, proton.Delivery.MODIFIED
+            handout.is_returned, state = True, proton.Delivery.MODIFIED
             delivery.local.undeliverable = True
         delivery.update(state)
         if self._answers_first:
