@@ -311,3 +311,17 @@ def test_whatever_the_levels_were_messages_stay_in_order(levels: list[Replicate]
         core.configuration.set_replication([], level)
         assert bodies(queue.messages) == expected
     core.check()
+
+
+def test_a_binding_that_others_get_to_know_only_later_comes_where_it_comes_for_them() -> None:
+    core = Core()
+    core.queue("a"), core.queue("c")
+    exchange = core.exchange("e", "direct")
+    core.configuration.bind("e", "c", "k", {"qpid.replicate": "none"})
+    core.configuration.bind("e", "a", "k", {})
+    core.configuration.bind("e", "c", "k", {})
+    assert [core.catalog.queues_by_id[binding.queue].name for binding in exchange.bindings()] == ["a", "c"]
+    core.check()
+    core.configuration.bind("e", "a", "k", {"x": "y"})
+    assert [core.catalog.queues_by_id[binding.queue].name for binding in exchange.bindings()] == ["a", "c"]
+    core.check()

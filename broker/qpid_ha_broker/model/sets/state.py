@@ -22,7 +22,7 @@ from qpid_ha_broker.model.queues.handout_marks import SetMarks
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicate
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, Entry
-from qpid_ha_broker.model.replication import has_replicated_messages, is_local
+from qpid_ha_broker.model.replication import has_replicated_messages, is_local, is_local_binding
 from qpid_ha_broker.model.sessions import SessionRegistry
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.transactions.producers import Producers
@@ -214,8 +214,14 @@ class SetState:
         self.catalog.forget_exchange(self.catalog.exchanges_by_id[event.exchange])
 
     def _bound(self, lsn: int, event: ev.Bound) -> None:
-        binding = Binding(self.catalog.bindable(event.queue).id, event.key, event.arguments)
-        self.catalog.exchanges_by_id[event.exchange].bind(binding)
+        exchange, queue = self.catalog.exchanges_by_id[event.exchange], self.catalog.bindable(event.queue)
+        there = exchange.binding(queue.id, event.key)
+        # One that others get to know only now comes last for them, and so it does here.
+        if there is not None and is_local_binding(exchange, queue, there.arguments) is not is_local_binding(
+            exchange, queue, event.arguments
+        ):
+            exchange.unbind(queue.id, event.key)
+        exchange.bind(Binding(queue.id, event.key, event.arguments))
 
     def _unbound(self, lsn: int, event: ev.Unbound) -> None:
         self.catalog.exchanges_by_id[event.exchange].unbind(event.queue, event.key)
