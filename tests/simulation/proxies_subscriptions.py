@@ -2,8 +2,8 @@
 
 Checked, with a ledger of each queue that gets copies: once its attach was answered, a durable subscription gets all
 that is accepted until it is closed, whoever leads and wherever its subscriber is meanwhile, in order, and nothing a
-second time without a mark. One that was closed is gone. A queue that is bound to the exchange is what several consume
-from: a shared subscription is refused.
+second time without a mark. One that was closed is gone. Who has one under a name gets no shared one under that name. A
+queue that is bound to the exchange is what several consume from.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class DurableSubscriber(ConsumingClient):
     def make_link(self, talk: Talk, name: str) -> Any:
         link, chance = super().make_link(talk, name), 1.0 if self.is_quiet else self.draw.random()
         self._only_ends = self.is_subscribed and chance < ENDS_WITHOUT_SOURCE
-        self._asks_to_share = not self.is_subscribed and chance < ASKS_TO_SHARE
+        self._asks_to_share = self.is_subscribed and ENDS_WITHOUT_SOURCE <= chance < ENDS_WITHOUT_SOURCE + ASKS_TO_SHARE
         self._reading = Reading(self.name, self.queue_name, self.shop.schedule.now_s)
         if self._only_ends:
             self.note("asks for its subscription without a source")
@@ -127,7 +127,7 @@ class DurableSubscriber(ConsumingClient):
         if not (self._is_mine(link) and self.is_attached):
             return
         if self._asks_to_share:
-            raise Violation(f"{self.name} asked for a shared subscription, and has one")
+            raise Violation(f"{self.name} asked for a shared subscription under the name of its own, and has one")
         if not self.is_subscribed:
             self.note("has subscribed")
             self._has_no_answer = False
@@ -138,8 +138,6 @@ class DurableSubscriber(ConsumingClient):
         if self._is_mine(link):
             if self.is_subscribed and condition in ("amqp:not-found", "amqp:resource-deleted"):
                 raise Violation(f"{self.name} is told {condition} of its subscription, which it has not ended")
-            if self._asks_to_share and condition == "amqp:not-found":
-                raise Violation(f"{self.name} asked for a shared subscription, and is told {condition}")
         elif self._closing is not None and link == self._closing:
             self.note("hears that its subscription has ended")
             self._closing = None

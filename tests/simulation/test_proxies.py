@@ -45,7 +45,7 @@ PORTIONS = {"proxies-0": (1, 3, 7), "proxies-1": (0, 2, 4, 5, 6, 11)}
 """Seeds of one test each, so that two processes have something to do; each with all that is said of their sums."""
 WITH_SESSIONS = (7, 10, 11)
 """Seeds of clusters that have clients with sessions."""
-WITH_SHRINKING_CREDIT = (5, 10)
+WITH_SHRINKING_CREDIT = (44, 60)
 """Seeds of clusters that have consumers who take credit back."""
 
 
@@ -144,7 +144,7 @@ def test_a_primary_that_grants_nobody_what_he_had_is_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(OutgoingLink, "_reclaim", grant_nothing)
 
-    assert "belongs to" in found_by(monkeypatch, map(draw_proxies_plan, (9, 3, 7))).problem
+    assert "belongs to" in found_by(monkeypatch, map(draw_proxies_plan, (4, 6, 10))).problem
 
 
 def test_a_link_that_is_given_up_although_it_is_attached_since_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_link_that_is_given_up_although_it_is_attached_since_is_found(monkeypa
 
     monkeypatch.setattr(Proxying, "try_again", try_again)
 
-    assert "after 40 s" in found_by(monkeypatch, [draw_moves_plan(9)]).problem  # somebody waits for ever
+    assert "after 40 s" in found_by(monkeypatch, map(draw_moves_plan, (4, 6))).problem  # somebody waits for ever
 
 
 def test_a_transaction_that_waits_for_what_nobody_brings_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_transaction_that_waits_for_what_nobody_brings_is_found(monkeypatch: p
 
     monkeypatch.setattr(RelayedTransaction, "fail", fail_unless_gone)
 
-    assert "a transaction that is not over" in found_by(monkeypatch, [draw_moves_plan(13)]).problem
+    assert "a transaction that is not over" in found_by(monkeypatch, map(draw_moves_plan, (22, 52))).problem
 
 
 def test_transactions_of_sets_that_move_all_the_time_keep_their_promises() -> None:
@@ -254,7 +254,7 @@ def test_a_primary_that_gives_what_is_not_committed_is_found(monkeypatch: pytest
 
     monkeypatch.setattr(LeadershipProof, "look", believes)
 
-    plans = map(draw_split_plan, (13, 18))
+    plans = map(draw_split_plan, (14, 59))
     assert "without a mark" in found_by(monkeypatch, plans).problem
 
 
@@ -278,7 +278,7 @@ def test_a_broker_that_relays_whatever_comes_of_a_primary_that_it_did_not_hear_o
     begin = Silence.__init__
     monkeypatch.setattr(Silence, "__init__", lambda self, clock, limit_s: begin(self, clock, 1000.0))
 
-    plans = map(draw_split_plan, (29, 36))
+    plans = map(draw_split_plan, (5, 8))
     assert "was under way for" in found_by(monkeypatch, plans).problem
 
 
