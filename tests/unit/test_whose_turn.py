@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from model_support import PLENTY, Core, bodies, message
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.engine import Outcome
 from qpid_ha_broker.model.errors import InUse, InvalidArgument
 from qpid_ha_broker.model.queues import dispatcher
 from qpid_ha_broker.model.queues.dispatcher import Consumer, ConsumerStanding
@@ -226,3 +228,11 @@ def test_the_window_counts_for_everybody() -> None:
     high.window_bytes, low.window_bytes = 1, PLENTY
     core.publish(queue, "a", "b")
     assert got(core, high, low) == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize("undeliverable", [True, False])
+def test_a_proxy_claims_nothing_that_its_client_has_declined(undeliverable: bool) -> None:
+    """Somebody else may have got it before that was confirmed: see `RelayedConsumer`."""
+    assert Outcome(engine.MODIFIED, undeliverable=undeliverable).is_return
+    assert Outcome(engine.RELEASED).is_return
+    assert not Outcome(engine.REJECTED).is_return

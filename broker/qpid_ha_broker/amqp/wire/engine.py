@@ -780,7 +780,7 @@ class Outcome(NamedTuple):
     @property
     def is_return(self) -> bool:
         """Whether the message goes back to where it was, for somebody to get it again."""
-        return self.state == RELEASED or (self.state == MODIFIED and not self.undeliverable)
+        return self.state in (RELEASED, MODIFIED)
 
     def put(self, delivery: Delivery) -> None:
         """Say so of `delivery`, which stays unsettled."""
