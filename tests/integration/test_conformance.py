@@ -117,7 +117,7 @@ def test_what_cannot_be_checked_is_said(url: str, code: int, said: str) -> None:
 
 
 def test_without_a_url_it_asks_for_one() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--pyargs", SUITE]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", f"{SUITE}.plugin", "--pyargs", SUITE]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tempfile.gettempdir(), timeout=60)
 
     assert (done.returncode, "--coordinator URL" in done.stdout) == (4, True), done.stdout

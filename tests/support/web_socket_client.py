@@ -12,7 +12,7 @@ import proton
 
 from limits import LIMIT_S
 from paired_engines import push_into, take_from, take_messages
-from raw_peer import READS_REFUSALS
+from qpid_ha_client.proton_driver import READS_REFUSALS
 
 
 class WebSocketClient:
@@ -26,7 +26,7 @@ class WebSocketClient:
         self.transport = proton.Transport()
         self.connection: Any = proton.Connection()
         self.connection.container = "web"
-        self.connection.desired_capabilities = [proton.symbol(READS_REFUSALS[0])]
+        self.connection.desired_capabilities = [proton.symbol(name) for name in READS_REFUSALS]
         sasl = self.transport.sasl()
         if user:
             self.connection.user, self.connection.password = user, password
