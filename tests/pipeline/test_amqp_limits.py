@@ -18,7 +18,7 @@ from qpid_ha_pipeline.amqp_stream import AmqpReader
 from qpid_ha_pipeline.errors import PipelineError
 from running_broker import RunningBroker
 
-SENT_MORE = 11
+SENT_MORE = 5
 """Bytes that the broker adds to a message when it sends it: a header of its own."""
 
 

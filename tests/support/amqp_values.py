@@ -214,7 +214,7 @@ class RandomMessages:
         self._values.put_scalar(data, self._random.choice(kinds))
 
     def _put_time(self, data: Data) -> None:
-        data.put_timestamp(self._random.choice((0, -1, 1_790_000_000_001, 253_402_300_799_999)))
+        data.put_timestamp(self._random.choice((0, -1, 4_102_444_800_001, 253_402_300_799_999)))  # none is over soon
 
     def _fields(self, data: Data, fields: Sequence[Put], always: int = 0) -> None:
         data.put_list()
