@@ -55,7 +55,7 @@ def cells_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[
 
 
 def value_text(value: object) -> str:
-    """A setting's value, as `qpid-ha set` takes it."""
+    """A setting's value, as `qpid-ha config set` takes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
