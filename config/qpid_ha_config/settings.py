@@ -522,7 +522,7 @@ class BrokerSettings:
         return {key: self.get(key) for key in TABLE}
 
     def with_change(self, key: str, value: object) -> BrokerSettings:
-        """These settings with `key` changed, as `qpid-ha set` does. Raises SettingsError."""
+        """These settings with `key` changed, as `qpid-ha config set` does. Raises SettingsError."""
         section, name, row, _default = find(key)
         if not row.changeable:
             can_change = ", ".join(key for key, row in TABLE.items() if row.setting.changeable)

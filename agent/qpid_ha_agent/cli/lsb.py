@@ -213,7 +213,7 @@ class Script:
 
     def reload(self) -> int:
         """A broker has nothing that could be read anew."""
-        return self.no(LsbCode.UNIMPLEMENTED, "reload is not possible: see `qpid-ha set`, or restart")
+        return self.no(LsbCode.UNIMPLEMENTED, "reload is not possible: see `qpid-ha config set`, or restart")
 
     # --- its role
 

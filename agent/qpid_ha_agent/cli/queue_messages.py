@@ -129,7 +129,7 @@ def move(
     Each is in one of the two queues at any time, whatever fails. A move that was interrupted can be repeated.
     """
     asked = {"name": name, "to": to, "count": count, "id": message_id, "selector": selector}
-    answer = facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action="move", **asked))
+    answer = _to_another_queue(invocation, "move", asked)
     text = f"{answer.get('moved')} messages moved from queue {name} to {to}{_staying(answer)}"
     print_outcome(answer, text, invocation.format)
 
@@ -148,7 +148,7 @@ def copy(
     Copies are messages of their own. A copy that was interrupted and is repeated makes those again that it had made.
     """
     asked = {"name": name, "to": to, "count": count, "id": message_id, "selector": selector}
-    answer = facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action="copy", **asked))
+    answer = _to_another_queue(invocation, "copy", asked)
     text = f"{answer.get('copied')} messages copied from queue {name} to {to}{_staying(answer)}"
     print_outcome(answer, text, invocation.format)
 
@@ -168,11 +168,16 @@ def retry(
     where it died: who may publish to QUEUE can say anything.
     """
     asked = {"name": name, "to": to, "count": count, "id": message_id, "selector": selector}
-    answer = facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action="retry", **asked))
+    answer = _to_another_queue(invocation, "retry", asked)
     targets = answer.get("to") or {}
     where = ", ".join(f"{moved} to {queue}" for queue, moved in sorted(targets.items()))
     text = f"{answer.get('moved')} messages of queue {name} are to be delivered again{f': {where}' if where else ''}"
     print_outcome(answer, f"{text}{_staying(answer)}", invocation.format)
+
+
+def _to_another_queue(invocation: Invocation, action: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What came of `action` (move, copy or retry), which may take as long as there are messages."""
+    return facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action=action, **asked))
 
 
 def _staying(answer: dict[str, Any]) -> str:
