@@ -130,6 +130,20 @@ def test_a_primary_in_a_minority_gives_nothing_for_as_long_as_the_split_lasts() 
     assert cluster["a"].member.status.members == ("a",), "as it would have it; nobody has recorded that"
 
 
+def test_who_has_dropped_all_others_gives_nothing_before_that_is_recorded() -> None:
+    cluster = cluster_with_queue(has_coordinator=True, backup_timeout_s=2.0)
+    cluster.record_is_reachable = False
+    cluster.cut("a", "b", "c")  # where nothing is published: the departure is the first that is sent
+    for _ in range(100):
+        cluster.wait(0.1)
+        if cluster["a"].member.status.members == ("a",):
+            break
+    assert proof(cluster) is LeadProof.MISSING, "whoever was dropped may lead"
+    cluster.record_is_reachable = True
+    cluster.wait(1.0)
+    assert proof(cluster) is LeadProof.PROVEN
+
+
 def taken(cluster: SmallCluster) -> list[str]:
     """What somebody gets who comes to take all."""
     resources = cluster["a"].resources

@@ -14,7 +14,8 @@ less than what others need to replace it.
        this primary has found out that it was replaced.
     3. This process was stopped, or nothing was heard of a backup in sync for longer than one needs to say that it is
        there: acknowledgements that come now may have been sent before. It begins to count again (`MISSING` till then)
-       once something is committed that was sent since. Where there is nothing to send, an empty unit is written.
+       once something is committed that was sent since. Where there is nothing to send, an empty unit is written. One
+       that has left in sync counts as silent until that is recorded: until then it may be promoted.
     4. The in-sync set is this primary alone, and that is recorded: nobody could replace it now, it need not prove
        anything, and consumers get what is committed (`PROVEN`). Not what is on its way to its disk or to others: it may
        lead next itself when it has started anew, or somebody who joins in this moment, and both would lack that.
@@ -103,12 +104,12 @@ class LeadershipProof:
         return LeadProof.MISSING
 
     def _is_somebody_silent(self, now_s: float) -> bool:
-        """Whether nothing was heard of a backup in sync since long. Where none says now and then that it is there,
-        commits alone tell."""
+        """Whether nothing was heard of a backup in sync since long, or of one that may still be promoted. Where none
+        says now and then that it is there, commits alone tell."""
         silent_s = self._ctx.settings.silence_s
         if now_s - self._with_all_s <= silent_s:
             return False
-        if not self._ctx.settings.has_heartbeats:
+        if not self._ctx.settings.has_heartbeats or self._in_sync.awaited:
             return True
         clock_s = self._ctx.clock_s + max(now_s - self._ctx.now_s, 0.0)
         return any(
