@@ -125,12 +125,16 @@ class Watch:
                 self._check_overtaken(node, generation)
                 for entry in entries:
                     ledger.leaves_overtaken(_sent_by(entry), client, generation)
-            if generation == self.generation and not endpoint._ended:  # else nothing goes out
+            is_gone = endpoint.queue.deleted
+            if generation == self.generation and not (endpoint._ended or is_gone):  # else nothing goes out
                 for entry in entries:
-                    if endpoint.queue.deleted or entry.id <= endpoint.queue.id:
+                    if entry.id <= endpoint.queue.id:
                         raise Violation(f"message {entry.id} goes out of {endpoint.queue.name}, which was made anew")
                     ledger.leaves_primary(_sent_by(entry), client, attachment.at_s)
+            unsettled = len(endpoint._unsettled)
             deliver(entries)
+            if is_gone and len(endpoint._unsettled) > unsettled:
+                raise Violation(f"message {entries[0].id} goes out of {endpoint.queue.name}, which was deleted")
 
         setattr(endpoint, "deliver", seen_deliver)  # noqa: B010 - a method, which mypy lets nobody replace
 

@@ -27,7 +27,7 @@ def test_a_deletion_of_which_consumers_are_not_told_is_found(monkeypatch: pytest
 
     monkeypatch.setattr(EndedQueues, "look", tell_nobody)
 
-    assert "goes out of deleted" in found_by(monkeypatch, map(draw_deletions_plan, range(6))).problem
+    assert "has a link to deleted" in found_by(monkeypatch, map(draw_deletions_plan, range(6))).problem
 
 
 def test_a_session_that_holds_messages_of_a_deleted_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

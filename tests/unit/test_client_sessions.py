@@ -561,6 +561,29 @@ def test_what_the_last_steps_of_a_turn_commit_goes_out_with_them(witnessed: Pair
     assert client.bodies(link) == ["m1"]
 
 
+@pytest.mark.parametrize("broker", ["direct"], indirect=True)
+def test_what_waits_to_be_committed_does_not_go_out_of_a_queue_that_was_deleted_meanwhile(
+    witnessed: PairedBroker,
+) -> None:
+    witnessed.container.administration.create_queue("q", {})
+    commit(witnessed)
+    filled(witnessed, 1)
+    commit(witnessed)
+    client = open_session(witnessed)
+    commit(witnessed)
+    link = consume(client, "q", 1)
+    log = witnessed.container.default.resources.replicated.log
+    handed_out_lsn = log.last_lsn
+    witnessed.container.administration.delete_queue("q")
+    log.acknowledge(WITNESS, handed_out_lsn)
+    witnessed.container.tell_what_is_committed(in_turn=False)
+    client.exchange()
+    assert client.bodies(link) == []
+    commit(witnessed)
+    assert client.bodies(link) == []
+    assert link.remote_condition.name == "amqp:resource-deleted"
+
+
 def test_what_is_told_of_a_link_is_committed(witnessed: PairedBroker) -> None:
     client = open_session(witnessed)
     commit(witnessed)

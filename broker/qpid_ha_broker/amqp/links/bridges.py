@@ -415,9 +415,10 @@ class OutboundBridge(Consumer, Bridge, EachDisposition):
     # --- messages
 
     def deliver(self, entries: list[Entry]) -> None:
-        """Send what the queue has handed out; back it goes if there is nobody to send it to any more."""
+        """Send what the queue has handed out; back it goes if there is nobody to send it to any more, or if the queue
+        was deleted."""
         sender = self._sender
-        if sender is None or self.has_ended or self._container.clock() < self._resume_s:
+        if sender is None or self.has_ended or self.queue.deleted or self._container.clock() < self._resume_s:
             self._give_back(entries, failed=False)
             return
         for number, entry in enumerate(entries):

@@ -165,11 +165,11 @@ class PacedConsumer(Consumer, LinkEndpoint):
     # --- messages out
 
     def deliver(self, entries: list[Entry]) -> None:
-        """Send `entries`, which the queue has handed to us; back they go if the link has ended since, or as far as the
-        client takes no more by now."""
+        """Send `entries`, which the queue has handed to us; back they go if the link has ended since, or the queue was
+        deleted, or as far as the client takes no more by now."""
         self._in_hand += self._granted - self.credit - len(entries)
         self._granted = self.credit
-        if self._ended:
+        if self._ended or self.queue.deleted:
             self._take_back(entries)
             return
         bodies = [entry.resident_body() for entry in entries]
