@@ -6,7 +6,7 @@ It is state of the set `default`: events in its log, applied here like all other
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -130,8 +130,11 @@ class Changes(NamedTuple):
     sets: tuple[str, ...] = ()
     queues: tuple[int, ...] = ()
     policies: bool = False
+    settings: tuple[str, ...] = ()
+    """Keys."""
 
 
+SETTING_CHANGES_KEPT: Final = 200
 Listener = Callable[[Changes], None]
 
 
@@ -150,6 +153,10 @@ class ClusterMap:
         """How many queues were made for each user, of those that have the argument."""
         self.policies: tuple[tuple[str, int], ...] = ()
         """Patterns of names of sets, and how many replicas those want that do not say so themselves."""
+        self.settings: dict[str, str] = {}
+        """Values of settings that count for all brokers, as JSON."""
+        self.setting_changes: deque[ev.SettingChanged] = deque(maxlen=SETTING_CHANGES_KEPT)
+        """The last of them, the oldest first."""
         self.changed_lsn = 0
         """Of the last event that was applied; where nobody has a second set, 0. `replace` takes the other map's."""
         self.listeners: list[Listener] = []
@@ -173,6 +180,7 @@ class ClusterMap:
 
     def events(self, lsn: int) -> Iterator[tuple[int, ev.MapEvent]]:
         """What makes this map of an empty one, as of `lsn`, in an order in which it can be applied; with the LSNs."""
+        yield from ((lsn, change) for change in self._setting_changes())
         if self.policies:
             patterns, counts = zip(*self.policies, strict=True)
             yield lsn, ev.ReplicaPoliciesChanged(patterns, counts)
@@ -190,6 +198,13 @@ class ClusterMap:
             queue = self.queues_by_id[queue_id]
             yield queue_id, ev.QueuePlaced(queue.name, queue.set, queue.arguments, queue.deleting)
 
+    def _setting_changes(self) -> Iterator[ev.SettingChanged]:
+        """What is kept of them, and before it those values that were set earlier. In a map that these make the later
+        ones take the place of the earlier ones, of which so many are there only where as many as are kept follow."""
+        changed = {change.key for change in self.setting_changes}
+        yield from (ev.SettingChanged(key, value, "", 0) for key, value in self.settings.items() if key not in changed)
+        yield from self.setting_changes
+
     def replace(self, other: ClusterMap) -> None:
         """Be equal to `other`: what no single events tell."""
         changes = Changes(
@@ -197,11 +212,13 @@ class ClusterMap:
             tuple(self.sets | other.sets),
             tuple(self.queues_by_id | other.queues_by_id),
             policies=True,
+            settings=tuple(self.settings | other.settings),
         )
         self.brokers, self.sets, self.policies = dict(other.brokers), dict(other.sets), other.policies
         self.queues, self.queues_by_id = dict(other.queues), dict(other.queues_by_id)
         self._queues_of = {name: dict(queues) for name, queues in other._queues_of.items()}
         self.created_by = Counter(other.created_by)
+        self.settings, self.setting_changes = dict(other.settings), other.setting_changes.copy()
         self.changed_lsn = other.changed_lsn
         self._tell(changes)
 
@@ -278,6 +295,14 @@ class ClusterMap:
         self.policies = tuple(zip(event.patterns, event.counts, strict=True))
         return Changes(policies=True)
 
+    def _setting_changed(self, _: int, event: ev.SettingChanged) -> Changes:
+        if event.value:
+            self.settings[event.key] = event.value
+        else:
+            self.settings.pop(event.key, None)
+        self.setting_changes.append(event)
+        return Changes(settings=(event.key,))
+
 
 _APPLY: Final[dict[type, Callable[[ClusterMap, int, Any], Changes]]] = {
     ev.BrokerRegistered: ClusterMap._broker_registered,
@@ -290,5 +315,6 @@ _APPLY: Final[dict[type, Callable[[ClusterMap, int, Any], Changes]]] = {
     ev.QueuePlaced: ClusterMap._queue_placed,
     ev.QueueRemoved: ClusterMap._queue_removed,
     ev.ReplicaPoliciesChanged: ClusterMap._policies_changed,
+    ev.SettingChanged: ClusterMap._setting_changed,
 }
 """Of the class and not of each map: a controller makes a draft with every input, and would leave garbage each time."""

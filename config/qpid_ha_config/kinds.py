@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from enum import Enum
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -64,14 +65,29 @@ class Kind(NamedTuple):
     show: Callable[[Any], object] = lambda value: value
 
 
+class ChangeScope(Enum):
+    """How a setting is changed."""
+
+    RESTART = "with a restart"
+    HERE = "at run time"
+    """In this broker, which may need another value than others."""
+    CLUSTER = "at run time, for all brokers"
+    """In the cluster, or in this broker alone."""
+
+
 class Setting(NamedTuple):
-    """What a field's metadata says: its key, what it accepts, whether `set` may change it in a running broker."""
+    """What a field's metadata says: its key, what it accepts, whether it may change in a running broker."""
 
     key: str
     kind: Kind
-    changeable: bool
+    change: ChangeScope
     secret: bool
     """Neither shown nor quoted."""
+
+    @property
+    def changeable(self) -> bool:
+        """Whether a running broker takes another value."""
+        return self.change is not ChangeScope.RESTART
 
     def read(self, value: object) -> Any:
         """The field's value from what YAML or a command line gave. Raises SettingsError."""
@@ -91,9 +107,11 @@ class Setting(NamedTuple):
         return HIDDEN if self.secret else self.kind.show(value)
 
 
-def setting(key: str, kind: Kind, default: Any = None, *, changeable: bool = False, secret: bool = False) -> Any:
+def setting(
+    key: str, kind: Kind, default: Any = None, *, change: ChangeScope = ChangeScope.RESTART, secret: bool = False
+) -> Any:
     """The field that the configuration file calls `key`. A `default` that can be called depends on the machine."""
-    row = {"setting": Setting(key, kind, changeable, secret)}
+    row = {"setting": Setting(key, kind, change, secret)}
     if callable(default):
         return field(default_factory=default, metadata=row, repr=not secret)
     return field(default=default, metadata=row, repr=not secret)

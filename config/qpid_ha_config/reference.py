@@ -161,13 +161,8 @@ class SettingEntry(NamedTuple):
     summary: str
     kind: str
     default: str
-    changeable: bool
-    """`qpid-ha config set` changes it in a running broker."""
-
-    @property
-    def change(self) -> str:
-        """How it is changed."""
-        return "at run time" if self.changeable else "with a restart"
+    change: str
+    """How it is changed."""
 
 
 def entries() -> Iterator[tuple[str, list[SettingEntry]]]:
@@ -180,7 +175,7 @@ def entry(key: str) -> SettingEntry:
     """One setting, by its key in the table."""
     row = TABLE[key]
     summary = next(summaries[key] for summaries in SECTIONS.values() if key in summaries)
-    return SettingEntry(key, summary, row.setting.kind.expected, _default_text(row), row.setting.changeable)
+    return SettingEntry(key, summary, row.setting.kind.expected, _default_text(row), row.setting.change.value)
 
 
 _OF_THE_MACHINE: Final = {

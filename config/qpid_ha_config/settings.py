@@ -56,6 +56,7 @@ from qpid_ha_config.kinds import (
     TLS_VERSION_LIST,
     TLS_VERSIONS,
     VIRTUAL_IP,
+    ChangeScope,
     QueueArgument,
     ReplicationRule,
     ResourceSetRule,
@@ -110,11 +111,11 @@ class SaslSettings:
 class AddressSettings:
     """What addresses mean that clients name, and whether what is not there is made for them."""
 
-    auto_create: bool = setting("auto-create", BOOLEAN, True, changeable=True)
+    auto_create: bool = setting("auto-create", BOOLEAN, True, change=ChangeScope.CLUSTER)
     auto_create_arguments: Mapping[str, QueueArgument] = setting(
         "auto-create-arguments", QUEUE_ARGUMENTS, lambda: MappingProxyType({})
     )
-    rules: tuple[AddressRule, ...] = setting("address-rules", ADDRESS_RULES, (), changeable=True)
+    rules: tuple[AddressRule, ...] = setting("address-rules", ADDRESS_RULES, (), change=ChangeScope.CLUSTER)
     """Beside those that are built in: `access.address_rules`."""
 
 
@@ -142,10 +143,10 @@ class StoreSettings:
     enabled: bool = setting("store.enabled", BOOLEAN, True)
     segment_bytes: int = setting("store.segment-size", size(64 * KIB, 4096 * MIB), 64 * MIB)
     """Of a journal file; its room is taken when it is made."""
-    consolidate_bytes: int = setting("store.consolidate-at", size(64 * KIB, TIB), 256 * MIB, changeable=True)
+    consolidate_bytes: int = setting("store.consolidate-at", size(64 * KIB, TIB), 256 * MIB, change=ChangeScope.HERE)
     """So much in closed journal files, and at least as much as the last snapshot has, is folded into a new one."""
     memory_bytes: int = setting(
-        "store.memory", size(MIB, 1024 * TIB), lambda: defaults.memory_limit_bytes() // 2, changeable=True
+        "store.memory", size(MIB, 1024 * TIB), lambda: defaults.memory_limit_bytes() // 2, change=ChangeScope.HERE
     )
     """Beyond this, payloads of durable messages are on disk alone until their consumers come near."""
     has_ring: bool = setting("store.io-uring", BOOLEAN, False)
@@ -156,7 +157,7 @@ class StoreSettings:
 class DeduplicationSettings:
     """Of producers that number their messages. In a cluster, those of the primary count."""
 
-    producers: int = setting("deduplication.producers", count(0, PRODUCERS_MAX), 10_000, changeable=True)
+    producers: int = setting("deduplication.producers", count(0, PRODUCERS_MAX), 10_000, change=ChangeScope.CLUSTER)
     """So many are remembered; who sent nothing for longest is forgotten. 0: the annotations mean nothing."""
 
 
@@ -164,9 +165,9 @@ class DeduplicationSettings:
 class SessionSettings:
     """Of clients' sessions, which outlive their connections. In a cluster, those of the primary of `default` count."""
 
-    max_timeout_s: float = setting("sessions.max-timeout", duration(0, 7 * 86_400), 300.0, changeable=True)
+    max_timeout_s: float = setting("sessions.max-timeout", duration(0, 7 * 86_400), 300.0, change=ChangeScope.CLUSTER)
     """So long one may wait for its client, whatever that asks for."""
-    most: int = setting("sessions.max", count(0, 1_000_000), 10_000, changeable=True)
+    most: int = setting("sessions.max", count(0, 1_000_000), 10_000, change=ChangeScope.CLUSTER)
     """So many there may be, with those that wait. 0: none."""
 
 
@@ -188,9 +189,9 @@ class AdminSettings:
 class MetricsSettings:
     """What `GET /metrics` tells of single queues; sums over all queues are there in any case."""
 
-    queues: tuple[str, ...] = setting("metrics.queues", PATTERNS, ("*",), changeable=True)
+    queues: tuple[str, ...] = setting("metrics.queues", PATTERNS, ("*",), change=ChangeScope.CLUSTER)
     """Patterns of names as a shell knows them; a queue that matches one is told of by itself."""
-    queues_most: int = setting("metrics.max-queues", count(0, 1_000_000), 10_000, changeable=True)
+    queues_most: int = setting("metrics.max-queues", count(0, 1_000_000), 10_000, change=ChangeScope.CLUSTER)
     """So many of those at most, the older ones."""
 
 
@@ -202,25 +203,29 @@ class HaSettings:
     """A broker's part in a cluster; the keys are those that qpid's users know."""
 
     cluster: bool = setting("ha.cluster", BOOLEAN, False)
-    brokers_url: tuple[Address, ...] = setting("ha.brokers-url", PEERS, (), changeable=True)
+    brokers_url: tuple[Address, ...] = setting("ha.brokers-url", PEERS, (), change=ChangeScope.HERE)
     """Where the brokers of the cluster reach each other: all of them, this one too."""
-    public_url: tuple[Address, ...] = setting("ha.public-url", PEERS, (), changeable=True)
+    public_url: tuple[Address, ...] = setting("ha.public-url", PEERS, (), change=ChangeScope.CLUSTER)
     """Where clients find the cluster, such as a virtual IP; empty: as in `brokers_url`."""
 
-    replicate: Replicate = setting("ha.replicate", LEVEL, Replicate.MESSAGES, changeable=True)
+    replicate: Replicate = setting("ha.replicate", LEVEL, Replicate.MESSAGES, change=ChangeScope.CLUSTER)
     """For what neither says it itself nor matches a rule."""
-    replication_rules: tuple[ReplicationRule, ...] = setting("replication-rules", RULES, (), changeable=True)
+    replication_rules: tuple[ReplicationRule, ...] = setting("replication-rules", RULES, (), change=ChangeScope.CLUSTER)
     """The first that matches counts."""
 
-    backup_timeout_s: float = setting("ha.backup-timeout", duration(0.1, 3600), BACKUP_TIMEOUT_S, changeable=True)
+    backup_timeout_s: float = setting(
+        "ha.backup-timeout", duration(0.1, 3600), BACKUP_TIMEOUT_S, change=ChangeScope.CLUSTER
+    )
     """How long publishers wait for a backup that is silent or stalled; then the cluster goes on without it."""
-    min_in_sync: int = setting("ha.min-in-sync", count(1, 100), 1, changeable=True)
+    min_in_sync: int = setting("ha.min-in-sync", count(1, 100), 1, change=ChangeScope.CLUSTER)
     """Brokers that have to hold a message, the primary among them, or it is rejected."""
-    confirm_dequeue: bool = setting("ha.confirm-dequeue", BOOLEAN, True, changeable=True)
+    confirm_dequeue: bool = setting("ha.confirm-dequeue", BOOLEAN, True, change=ChangeScope.CLUSTER)
     """A consumer's acknowledgement is settled only when no broker can bring the message back."""
     clients: str = setting("ha.clients", choice("redirect", "proxy"), "redirect")
     """What a broker does for a client that wants what another one leads: say where it is, or relay the link."""
-    link_heartbeat_interval_s: float = setting("link-heartbeat-interval", duration(0.01, 600), 1.0, changeable=True)
+    link_heartbeat_interval_s: float = setting(
+        "link-heartbeat-interval", duration(0.01, 600), 1.0, change=ChangeScope.HERE
+    )
 
     frame_stream: bool = setting("ha.frame-stream", BOOLEAN, True)
     """Leave AMQP between brokers where both can and TLS is not spoken: what replicates is short frames on a stream."""
@@ -264,9 +269,9 @@ class HaSettings:
 class ResourceSetSettings:
     """Of a cluster with more than one resource set. Those of the primary of `default` count."""
 
-    rules: tuple[ResourceSetRule, ...] = setting("resource-sets", SET_RULES, (), changeable=True)
+    rules: tuple[ResourceSetRule, ...] = setting("resource-sets", SET_RULES, (), change=ChangeScope.CLUSTER)
     """The first that matches counts, for a queue that does not say itself where it is to be."""
-    spread: int = setting("resource-sets.spread", count(0, SPREAD_MAX), 0, changeable=True)
+    spread: int = setting("resource-sets.spread", count(0, SPREAD_MAX), 0, change=ChangeScope.CLUSTER)
     """What matches no rule is in one of so many sets, `shard-1` and so on; 0: in `default`."""
 
 
@@ -278,9 +283,9 @@ class RemoteSettings:
     """By local name."""
     brokers: tuple[RemoteBroker, ...] = setting("remote-brokers", REMOTE_BROKERS, ())
     """Who this broker is to others, for nodes that do not say so: those that are declared never do."""
-    check_interval_s: float = setting("remote-check-interval", duration(0.1, 86400), 60.0, changeable=True)
+    check_interval_s: float = setting("remote-check-interval", duration(0.1, 86400), 60.0, change=ChangeScope.HERE)
     """About so often it is looked whether a node that nobody uses, or that was missing, is there."""
-    proxy_idle_s: float = setting("ha.proxy-idle", duration(0.1, 86400), 30.0, changeable=True)
+    proxy_idle_s: float = setting("ha.proxy-idle", duration(0.1, 86400), 30.0, change=ChangeScope.HERE)
     """A connection for links of clients to another broker, of the cluster or outside, is kept for so long without."""
 
     def names(self, address: Address) -> bool:
@@ -336,25 +341,27 @@ class ReplicaSettings:
 
     zone: str | None = setting("ha.zone", NAME)
     """Where this broker is: what fails together, such as a rack."""
-    min_replicas: int = setting("ha.min-replicas", count(1, MOST_REPLICAS), 3, changeable=True)
+    min_replicas: int = setting("ha.min-replicas", count(1, MOST_REPLICAS), 3, change=ChangeScope.CLUSTER)
     """Of a set that neither says it itself nor matches a policy; never more than there are brokers."""
-    of_default: int = setting("ha.default-replicas", count(1, MOST_REPLICAS), 3, changeable=True)
+    of_default: int = setting("ha.default-replicas", count(1, MOST_REPLICAS), 3, change=ChangeScope.CLUSTER)
     """Of `default`, that are waited for once there is another set: the other brokers observe. Never fewer than
     `ha.min-in-sync`."""
-    policies: tuple[tuple[str, int], ...] = setting("replica-policies", POLICIES, (), changeable=True)
+    policies: tuple[tuple[str, int], ...] = setting("replica-policies", POLICIES, (), change=ChangeScope.HERE)
     """By patterns of the names of sets; the first that matches counts."""
-    placement: str = setting("ha.placement", NAME, "spread", changeable=True)
+    placement: str = setting("ha.placement", NAME, "spread", change=ChangeScope.CLUSTER)
     """Where replicas go: an entry point of the group `qpid_ha.placement`."""
     failure_timeout_s: float = setting("ha.failure-timeout", duration(0.2, 3600), 2.0)
     """A broker that has been silent for so long counts as failed."""
     failure_recovery_interval_s: float = setting(
-        "ha.failure-recovery-interval", duration(0, 86_400), 60.0, changeable=True
+        "ha.failure-recovery-interval", duration(0, 86_400), 60.0, change=ChangeScope.CLUSTER
     )
     """So long a broker may be away before its replicas are made up for elsewhere."""
-    check_interval_s: float = setting("ha.replica-check-interval", duration(0.1, 86_400), 60.0, changeable=True)
-    additions: int = setting("ha.replica-additions", count(1, 100), 2, changeable=True)
+    check_interval_s: float = setting(
+        "ha.replica-check-interval", duration(0.1, 86_400), 60.0, change=ChangeScope.CLUSTER
+    )
+    additions: int = setting("ha.replica-additions", count(1, 100), 2, change=ChangeScope.CLUSTER)
     """New replicas that one broker catches up with at a time."""
-    auto_trim: bool = setting("ha.auto-trim", BOOLEAN, False, changeable=True)
+    auto_trim: bool = setting("ha.auto-trim", BOOLEAN, False, change=ChangeScope.CLUSTER)
     """Remove replicas that a set has beyond what it wants."""
     group_transport: str = setting("group.transport", choice("cpg"), "cpg")
     """What brings the batches of groups to all in one order: Corosync's closed process groups."""
@@ -436,39 +443,45 @@ class BrokerSettings:
     control_socket: Path = setting("control-socket", PATH, Path())
     """Left out, it becomes `defaults.control_socket(name)`."""
 
-    max_connections: int = setting("max-connections", count(1, 1_000_000), 5000, changeable=True)
+    max_connections: int = setting("max-connections", count(1, 1_000_000), 5000, change=ChangeScope.CLUSTER)
     """Clients whose AMQP open was let in."""
     max_connections_per_address: int = setting(
-        "max-connections-per-address", count(1, 1_000_000), 2500, changeable=True
+        "max-connections-per-address", count(1, 1_000_000), 2500, change=ChangeScope.CLUSTER
     )
     """Of those, from one IP address."""
-    max_unopened_connections: int = setting("max-unopened-connections", count(1, 1_000_000), 1000, changeable=True)
+    max_unopened_connections: int = setting(
+        "max-unopened-connections", count(1, 1_000_000), 1000, change=ChangeScope.CLUSTER
+    )
     """Sockets without an AMQP open: beyond it the oldest of the address that has most make way."""
     max_sessions_per_connection: int = setting("max-sessions-per-connection", count(1, 65_536), 256)
     max_links_per_connection: int = setting("max-links-per-connection", count(1, 1_000_000), 1000)
     max_unsettled_per_connection: int = setting(
-        "max-unsettled-per-connection", count(1, 1_000_000), 30_000, changeable=True
+        "max-unsettled-per-connection", count(1, 1_000_000), 30_000, change=ChangeScope.CLUSTER
     )
     """Messages that a client has got and not answered: it gets no more before it answers some."""
     max_frame_bytes: int = setting("max-frame-size", size(512, 16 * MIB), 64 * KIB)
-    max_message_bytes: int = setting("max-message-size", size(512, LARGEST_MESSAGE_BYTES), 100 * MIB, changeable=True)
-    max_transaction_messages: int = setting("max-transaction-messages", count(1, 1_000_000), 2000, changeable=True)
+    max_message_bytes: int = setting(
+        "max-message-size", size(512, LARGEST_MESSAGE_BYTES), 100 * MIB, change=ChangeScope.CLUSTER
+    )
+    max_transaction_messages: int = setting(
+        "max-transaction-messages", count(1, 1_000_000), 2000, change=ChangeScope.CLUSTER
+    )
     """Published and accepted in one transaction: while it is committed, nobody else is served."""
     memory_limit_bytes: int = setting(
-        "memory-limit", size(16 * MIB, 1024 * TIB), defaults.memory_limit_bytes, changeable=True
+        "memory-limit", size(16 * MIB, 1024 * TIB), defaults.memory_limit_bytes, change=ChangeScope.HERE
     )
     """Publishers get no credit while the broker holds more than this."""
-    publisher_credit: int = setting("publisher-credit", count(1, 1_000_000), 1000, changeable=True)
-    temporary_queue_bytes: int = setting("temporary-queue-size", SIZE_OR_AUTO, AUTO, changeable=True)
+    publisher_credit: int = setting("publisher-credit", count(1, 1_000_000), 1000, change=ChangeScope.CLUSTER)
+    temporary_queue_bytes: int = setting("temporary-queue-size", SIZE_OR_AUTO, AUTO, change=ChangeScope.CLUSTER)
     """What may wait for a reader whose queue goes with it. AUTO: a share of memory-limit; 0: no limit."""
 
-    idle_timeout_s: float = setting("idle-timeout", duration(0, 86_400), 60.0, changeable=True)
+    idle_timeout_s: float = setting("idle-timeout", duration(0, 86_400), 60.0, change=ChangeScope.CLUSTER)
     """How long a peer may be silent; advertised to it as AMQP's idle-time-out. 0: for ever."""
-    handshake_timeout_s: float = setting("handshake-timeout", duration(0.1, 3600), 3.0, changeable=True)
+    handshake_timeout_s: float = setting("handshake-timeout", duration(0.1, 3600), 3.0, change=ChangeScope.CLUSTER)
     """From accepting a connection to its AMQP open; TLS and SASL included."""
-    stop_timeout_s: float = setting("stop-timeout", duration(0, 3600), 10.0, changeable=True)
+    stop_timeout_s: float = setting("stop-timeout", duration(0, 3600), 10.0, change=ChangeScope.CLUSTER)
 
-    log_level: str = setting("log-level", choice(*LOG_LEVELS), "info", changeable=True)
+    log_level: str = setting("log-level", choice(*LOG_LEVELS), "info", change=ChangeScope.HERE)
     log_file: Path | None = setting("log-file", PATH)
     kernel: str = setting("kernel", KERNEL_USE, "auto")
     """Whether C does what is done for each of many messages, where it was built: `auto`, `off`, `required`."""
@@ -521,17 +534,20 @@ class BrokerSettings:
         """Every setting, by key."""
         return {key: self.get(key) for key in TABLE}
 
-    def with_change(self, key: str, value: object) -> BrokerSettings:
-        """These settings with `key` changed, as `qpid-ha config set` does. Raises SettingsError."""
-        section, name, row, _default = find(key)
-        if not row.changeable:
-            can_change = ", ".join(key for key, row in TABLE.items() if row.setting.changeable)
-            problem = "cannot change while the broker runs: change the configuration file and restart"
-            raise SettingsError(row.key, f"{problem} (can change: {can_change})")
-        changed: dict[str, Any] = {name: row.read(value)}
-        if section:
-            changed = {section: dataclasses.replace(getattr(self, section), **changed)}
-        return dataclasses.replace(self, **changed)
+    def with_changes(self, values: Mapping[str, object]) -> BrokerSettings:
+        """These settings with those changed, which have to go together, as `qpid-ha config set` does. Raises
+        SettingsError."""
+        changed: dict[str, dict[str, Any]] = {}
+        for key, value in values.items():
+            section, name, row, _default = find(key)
+            if not row.changeable:
+                can_change = ", ".join(key for key, row in TABLE.items() if row.setting.changeable)
+                problem = "cannot change while the broker runs: change the configuration file and restart"
+                raise SettingsError(row.key, f"{problem} (can change: {can_change})")
+            changed.setdefault(section, {})[name] = row.read(value)
+        own = changed.pop("", {})
+        of_sections = {name: dataclasses.replace(getattr(self, name), **values) for name, values in changed.items()}
+        return dataclasses.replace(self, **own, **of_sections)
 
     def mechanisms_for(self, address: Address) -> tuple[str, ...]:
         """The SASL mechanisms that the listener offers, strongest first; none when nobody could log in there."""

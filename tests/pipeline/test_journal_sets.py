@@ -202,6 +202,7 @@ MAP_EVENTS = (
     ev.QueuePlaced("quick", "fast", {"durable": True}, False),
     ev.ReplicaPoliciesChanged(("shard-*",), (2,)),
     ev.SetGrouped("fast"),
+    ev.SettingChanged("ha.min-in-sync", "2", "admin", 1_700_000_000_000),
     ev.SetDeleted("fast"),
     ev.BrokerRemoved("alpha"),
 )

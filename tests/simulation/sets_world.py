@@ -683,7 +683,15 @@ class World:
         )
         queues = self.members.report_queues(broker, full)
         report = ms.BrokerReport(
-            identity, broker.number, full, 1 << 30, changed, dropped, *queues, reads_tombstones=True
+            identity,
+            broker.number,
+            full,
+            1 << 30,
+            changed,
+            dropped,
+            *queues,
+            reads_tombstones=True,
+            reads_settings=True,
         )
         if self.is_lost():
             return

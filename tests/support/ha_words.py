@@ -57,6 +57,7 @@ PLAIN_EVENTS: dict[type, str] = {
     ev.QueuePlaced: "queue placed",
     ev.QueueRemoved: "queue removed",
     ev.ReplicaPoliciesChanged: "replica policies changed",
+    ev.SettingChanged: "setting changed",
 }
 
 

@@ -26,7 +26,7 @@ def _possible(random: Random, there: ClusterMap, taken: Collection[str]) -> list
     possible: list[Callable[[], ev.MapEvent]] = [
         lambda: ev.BrokerRegistered(broker, str(UUID(int=number)), f"{broker}:5672", "", random.choice("xy"), "0.3"),
         lambda: ev.SetPlaced(name, brokers, brokers[1:], random.choice(["", broker]), number, number % 3),
-        lambda: ev.ReplicaPoliciesChanged(("s*", "*")[:number], (number, 2)[:number]),
+        lambda: _policies_or_setting(number, broker),
     ]
     if broker in there.brokers:
         possible.append(lambda: ev.BrokerChanged(broker, number % 2 == 0, number > 3, number * 1000))
@@ -44,3 +44,9 @@ def _possible(random: Random, there: ClusterMap, taken: Collection[str]) -> list
         possible.append(lambda: ev.QueuePlaced(placed.name, placed.set, {"colour": "red"}, random.random() < 0.5))
         possible.append(lambda: ev.QueueRemoved(placed.id))
     return possible
+
+
+def _policies_or_setting(number: int, user: str) -> ev.MapEvent:
+    if number < 3:
+        return ev.ReplicaPoliciesChanged(("s*", "*")[:number], (number, 2)[:number])
+    return ev.SettingChanged("kl"[number % 2], ("", '"10s"')[number // 5], user, number * 1000)

@@ -24,6 +24,7 @@ from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.control.administration import control_methods
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, encode_answer
+from qpid_ha_broker.server.control.setting_layers import SettingLayers
 from qpid_ha_broker.server.runtime import slices
 from qpid_ha_config.settings import BrokerSettings
 
@@ -42,13 +43,13 @@ class Holder:
     """The settings that are in force."""
 
     def __init__(self) -> None:
-        self.settings = BrokerSettings(name="node1", control_socket=Path("/run/node1.sock"))
+        self.layers = SettingLayers(BrokerSettings(name="node1", control_socket=Path("/run/node1.sock")))
 
     def current(self) -> BrokerSettings:
-        return self.settings
+        return self.layers.current
 
     def replace(self, settings: BrokerSettings) -> list[str]:
-        self.settings = settings
+        self.layers.change(settings)
         return []
 
 

@@ -51,6 +51,7 @@ from qpid_ha_broker.events.types import (
     SetGrouped,
     SetPlaced,
     SetRecorded,
+    SettingChanged,
     TransactionCommitted,
     TransientsLost,
     Unbound,
@@ -154,6 +155,7 @@ EVENTS = st.one_of(
     st.builds(QueueRemoved, U64),
     st.builds(ReplicaPoliciesChanged, TEXTS, st.lists(U16, max_size=4).map(tuple)),
     st.builds(SetGrouped, TEXT),
+    st.builds(SettingChanged, TEXT, TEXT, TEXT, U64),
 )
 RECORDS = st.builds(LogRecord, U64, EVENTS, st.booleans()).filter(
     lambda record: not (record.part and isinstance(record.event, TransactionCommitted))

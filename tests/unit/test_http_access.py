@@ -25,6 +25,7 @@ READING = [
     ("sessions", {}), ("sets", {}), ("sets", {"action": "show"}), ("brokers", {}), ("replicas", {}),
     ("replicas", {"action": "list-policies"}), ("rebalance", {"plan": True}), ("rebalance", {"left": True}),
     ("replicate", {}), ("remote-nodes", {}), ("connections", {}), ("pause", {}), ("pause", {"action": "show"}),
+    ("settings", {}), ("settings", {"action": "history"}),
 ]  # fmt: skip
 OPERATING = [
     ("queues", {"action": "purge"}), ("queues", {"action": "delete"}), ("queues", {"action": "create"}),
@@ -37,6 +38,7 @@ OPERATING = [
     ("pause", {"action": "begin"}), ("pause", {"action": "end"}),
 ]  # fmt: skip
 ADMINISTERING = [
+    ("settings", {"action": "set"}), ("settings", {"action": "unset"}),
     ("set", {}), ("shutdown", {}), ("drop", {}), ("promote", {"force": True}), ("promote", {"force": 1}),
     ("sets", {"action": "delete"}), ("sets", {"action": "promote"}), ("brokers", {"action": "fail"}),
     ("brokers", {"action": "drain", "force": True}), ("brokers", {"action": "forget"}), ("no-such-method", {}),

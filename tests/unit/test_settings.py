@@ -142,8 +142,8 @@ def test_rules_of_addresses_are_shown_as_they_are_written(tmp_path: Path) -> Non
         {"address": "{name}", "queue": "{name}", "auto-create": False, "arguments": {"qpid.max_count": 5}},
         {"address": "{name}", "topic": "{name}", "auto-create": True},
     ]
-    assert settings.with_change("address-rules", json.dumps(shown)).addresses == settings.addresses
-    assert settings.with_change("address-rules", shown).addresses == settings.addresses
+    assert settings.with_changes({"address-rules": json.dumps(shown)}).addresses == settings.addresses
+    assert settings.with_changes({"address-rules": shown}).addresses == settings.addresses
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------
@@ -504,7 +504,7 @@ def test_rules_of_resource_sets_are_written_in_any_form(tmp_path: Path) -> None:
         assert settings.resource_sets.rules == (("orders.*", "orders"), ("*", "default")), text
         assert settings.resource_sets.spread == 4
         shown = settings.get("resource-sets")
-        assert settings.with_change("resource-sets", shown).resource_sets.rules == settings.resource_sets.rules
+        assert settings.with_changes({"resource-sets": shown}).resource_sets.rules == settings.resource_sets.rules
 
 
 def test_a_running_member_takes_changes_that_go_with_the_rest() -> None:
@@ -521,10 +521,10 @@ def test_a_running_member_takes_changes_that_go_with_the_rest() -> None:
         "replication-rules": [{"pattern": "tmp.*", "replicate": "none"}],
     }
     for key, value in changes.items():
-        settings = settings.with_change(key, value)
+        settings = settings.with_changes({key: value})
     assert {key: settings.get(key) for key in changes} == changes
-    assert settings.with_change("ha.public-url", "").ha.public_url == ()
-    assert settings.with_change("ha.link-heartbeat-interval", 1).get("link-heartbeat-interval") == "1s"
+    assert settings.with_changes({"ha.public-url": ""}).ha.public_url == ()
+    assert settings.with_changes({"ha.link-heartbeat-interval": 1}).get("link-heartbeat-interval") == "1s"
     for key, value, named in (
         ("ha.min-in-sync", 4, "names 3"),
         ("ha.brokers-url", "127.0.0.1", "only this broker"),
@@ -533,7 +533,7 @@ def test_a_running_member_takes_changes_that_go_with_the_rest() -> None:
         ("link-heartbeat-interval", "2s", "ha.backup-timeout"),
     ):
         with pytest.raises(SettingsError, match=named):
-            settings.with_change(key, value)
+            settings.with_changes({key: value})
 
 
 # --- get and set ------------------------------------------------------------------------------------------
@@ -541,8 +541,8 @@ def test_a_running_member_takes_changes_that_go_with_the_rest() -> None:
 
 def test_a_running_broker_takes_a_change_and_shows_it() -> None:
     before = BrokerSettings(name="a")
-    after = before.with_change("memory-limit", "1GiB").with_change("log-level", "debug")
-    after = after.with_change("auto-create", "no")
+    after = before.with_changes({"memory-limit": "1GiB"}).with_changes({"log-level": "debug"})
+    after = after.with_changes({"auto-create": "no"})
     assert (after.memory_limit_bytes, after.log_level, after.addresses.auto_create) == (1024 * MIB, "debug", False)
     assert (after.get("memory-limit"), after.get("auto-create"), after.get("idle-timeout")) == ("1GiB", False, "60s")
     assert before.log_level == "info"
@@ -552,10 +552,10 @@ def test_every_changeable_setting_takes_back_what_it_shows() -> None:
     settings = BrokerSettings(name="a")
     changeable = {key for key, row in TABLE.items() if row.setting.changeable}
     for key in changeable:
-        assert settings.with_change(key, settings.get(key)) == settings
+        assert settings.with_changes({key: settings.get(key)}) == settings
     for key in set(settings.as_mapping()) - changeable:
         with pytest.raises(SettingsError, match="restart"):
-            settings.with_change(key, settings.get(key))
+            settings.with_changes({key: settings.get(key)})
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ def test_every_changeable_setting_takes_back_what_it_shows() -> None:
 )
 def test_a_change_that_cannot_be_is_refused(key: str, value: str, named: str) -> None:
     with pytest.raises(SettingsError, match=named):
-        BrokerSettings(name="a").with_change(key, value)
+        BrokerSettings(name="a").with_changes({key: value})
 
 
 def test_an_unknown_key_names_the_nearest_one_on_get() -> None:

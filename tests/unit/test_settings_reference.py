@@ -37,7 +37,7 @@ def test_one_is_described_where_somebody_asks_and_a_slip_names_the_nearest() -> 
     described = CliRunner().invoke(admin, ["config", "describe", "ha.min-in-sync"])
     assert described.output.splitlines()[0].startswith("ha.min-in-sync: ")
     assert described.output.splitlines()[1:] == [
-        "  value: a whole number from 1 to 100", "  default: 1", "  changes: at run time",
+        "  value: a whole number from 1 to 100", "  default: 1", "  changes: at run time, for all brokers",
     ]  # fmt: skip
     assert all(f"  {key}: " in CliRunner().invoke(admin, ["config", "describe"]).output for key in TABLE)
     wrong = CliRunner().invoke(admin, ["config", "describe", "ha.min-insync"])

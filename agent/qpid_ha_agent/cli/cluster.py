@@ -13,7 +13,15 @@ from typing import Any
 import click
 
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
-from qpid_ha_agent.cli.output import cell, print_comparison, print_document, print_facts, print_notes, print_rows
+from qpid_ha_agent.cli.output import (
+    cell,
+    local_time,
+    print_comparison,
+    print_document,
+    print_facts,
+    print_notes,
+    print_rows,
+)
 from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
 from qpid_ha_agent.cli.set_tables import print_sets
@@ -319,12 +327,12 @@ def history(invocation: Invocation, about: str | None, sets: bool) -> None:
     if sets or about:
         rows = rows_of(invocation.call("history", sets=sets or None, about=about))
         if invocation.format == "table":
-            rows = [{**row, "at": _local_time(row.get("at_ms"))} for row in rows]
+            rows = [{**row, "at": local_time(row.get("at_ms"))} for row in rows]
         print_rows(rows, SETS_HISTORY_COLUMNS, invocation.format)
         return
     rows = rows_of(invocation.call("history"))
     if invocation.format == "table":
-        rows = [{**row, "started": _local_time(row.get("started_at_ms"))} for row in rows]
+        rows = [{**row, "started": local_time(row.get("started_at_ms"))} for row in rows]
     print_rows(rows, HISTORY_COLUMNS, invocation.format)
 
 
@@ -422,12 +430,6 @@ def _say(invocation: Invocation, answer: object) -> None:
         print_notes(answer)
 
 
-def _local_time(wall_ms: object) -> str:
-    if not isinstance(wall_ms, int | float) or wall_ms <= 0:
-        return "-"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ms / 1000))
-
-
 def _print_event(event: object, format_name: str) -> None:
     """On one line in JSON too: whoever reads this reads line by line."""
     if format_name == "json":
@@ -436,7 +438,7 @@ def _print_event(event: object, format_name: str) -> None:
         click.echo("---")
         print_document(event, format_name)
     elif isinstance(event, Mapping):
-        click.echo(f"{_local_time(event.get('at_ms', time.time() * 1000))} {_event_text(event)}")
+        click.echo(f"{local_time(event.get('at_ms', time.time() * 1000))} {_event_text(event)}")
     else:
         click.echo(cell(event))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -135,3 +136,10 @@ def cell(value: object) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def local_time(wall_ms: object) -> str:
+    """A time in ms since 1970 as a person on this machine reads it; of what is none, a dash."""
+    if not isinstance(wall_ms, int | float) or wall_ms <= 0:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ms / 1000))

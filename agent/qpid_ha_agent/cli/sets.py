@@ -19,7 +19,7 @@ from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_ou
 from qpid_ha_agent.cli.parameters import duration, policy
 from qpid_ha_agent.cli.questions import ask_first, yes_option
 from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, WHOLE, print_problems, print_sets, set_rows
-from qpid_ha_agent.cli.settings import set_settings
+from qpid_ha_agent.cli.settings import set_of_qpid
 from qpid_ha_broker.events.types import STRATEGIES
 
 PLAN_COLUMNS = ("set", "step", "broker", "why")
@@ -39,7 +39,7 @@ class _SetGroup(ListedGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] in self.commands:
             return super().resolve_command(context, args)
-        return set_settings.name, set_settings, args
+        return set_of_qpid.name, set_of_qpid, args
 
 
 @click.group("set", cls=_SetGroup, context_settings={"ignore_unknown_options": True})

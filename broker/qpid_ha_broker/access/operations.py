@@ -409,6 +409,12 @@ ROWS: Final[tuple[Operation, ...]] = (
     Operation(
         ControlForm("set", ALL, _A, ("key", "value")), None, {"key": _TEXT, "value": _SETTING}, _WRITES, _AT_ONCE
     ),
+    Operation(ControlForm("settings", "list", _V), None, {}, _READS, _OUTCOME),
+    Operation(ControlForm("settings", "history", _V), None, {}, _READS, _OUTCOME),
+    Operation(
+        ControlForm("settings", "set", _A, ("key", "value")), None, {"key": _TEXT, "value": _SETTING}, _WRITES, _OUTCOME
+    ),
+    Operation(ControlForm("settings", "unset", _A, ("key",)), None, {"key": _TEXT}, _WRITES, _OUTCOME),
     Operation(ControlForm("reload-tls", ALL, _O, ()), None, {}, _WRITES, _AT_ONCE),
     Operation(ControlForm("reload-acl", ALL, _A, ()), None, {}, _WRITES, _AT_ONCE),
     Operation(

@@ -62,10 +62,11 @@ class Draft:
         return self._view.policies
 
     def write(self, event: ev.MapEvent) -> None:
-        """Have it written. Of the directory the draft itself keeps nothing: no input asks twice about one queue."""
+        """Have it written. Of the directory and of settings the draft itself keeps nothing: no input asks twice
+        about one of them."""
         self.events.append(event)
         match event:
-            case ev.QueuePlaced() | ev.QueueRemoved():
+            case ev.QueuePlaced() | ev.QueueRemoved() | ev.SettingChanged():
                 return
             case ev.BrokerRegistered() | ev.BrokerChanged() | ev.BrokerRemoved() if not self._has_own_brokers:
                 self._view.brokers, self._has_own_brokers = dict(self._view.brokers), True

@@ -135,6 +135,8 @@ class BrokerReport(NamedTuple):
     reads_tombstones: bool = False
     """It knows what becomes of a queue that is deleted, and takes `OrderDeletion`; a broker of the release before does
     not."""
+    reads_settings: bool = False
+    """It has settings of the cluster: it can read a `SettingChanged`."""
 
 
 # --- requests of operators and clients
@@ -338,6 +340,15 @@ class ShowHistory(NamedTuple):
     """A set or a broker; empty: all."""
 
 
+class ChangeSetting(NamedTuple):
+    """Have a setting count for all brokers, of whom each that could be asked can put it in force."""
+
+    key: str
+    value: str
+    """As JSON; empty: what the configuration files say counts."""
+    user: str = ""
+
+
 ClusterRequest = (
     CreateSet
     | DeleteSet
@@ -360,6 +371,7 @@ ClusterRequest = (
     | ShutDownSets
     | ShowCluster
     | ShowHistory
+    | ChangeSetting
 )
 
 REQUESTS: Final[Mapping[str, type[ClusterRequest | DeclareQueue]]] = {
@@ -384,6 +396,7 @@ REQUESTS: Final[Mapping[str, type[ClusterRequest | DeclareQueue]]] = {
     "sets-shutdown": ShutDownSets,
     "cluster-show": ShowCluster,
     "cluster-history": ShowHistory,
+    "setting-change": ChangeSetting,
 }
 """By the method's name, as operators and other brokers ask for it."""
 

@@ -17,6 +17,7 @@ from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.messages import (
     AddReplica,
     AnswerRequest,
+    ChangeSetting,
     ClusterRequest,
     CreateSet,
     DeleteQueue,
@@ -42,7 +43,8 @@ from qpid_ha_broker.cluster.messages import (
 )
 from qpid_ha_broker.cluster.moves import Moves
 from qpid_ha_broker.cluster.overview import ClusterOverview
-from qpid_ha_broker.cluster.queue_placement import ClusterRefusal, QueueDirectory
+from qpid_ha_broker.cluster.queue_placement import ClusterRefusal, EarlyRefusal, QueueDirectory
+from qpid_ha_broker.cluster.shared_settings import SharedSettings
 from qpid_ha_broker.cluster.shutdown import SetsShutdown
 from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events import types as ev
@@ -51,11 +53,6 @@ from qpid_ha_broker.model.errors import REASONS
 MOST_REPLICAS = 100
 _MOVES_PRIMARIES: Final = (TransferPrimary, PromoteReplica, Rebalance)
 """Not done while the cluster is shut down: a set that has ended in order would be led again."""
-
-
-class _Early(ClusterRefusal):
-    """A broker has not said yet what is waited for, which it does soon: who it is, after its start, unless it is of an
-    older release; or that an earlier replica is gone."""
 
 
 class Operators:
@@ -99,6 +96,7 @@ class Operators:
             ShutDownSets: shutdown.begin,
             ShowCluster: self._show,
             ShowHistory: self._show_history,
+            ChangeSetting: SharedSettings(ctx).change,
         }
 
     def began(self) -> None:
@@ -120,7 +118,7 @@ class Operators:
                 raise ClusterRefusal("the cluster is being shut down: ask again if it is up in a minute all the same")
             self._do[type(asked.request)](asked.number, asked.request)
         except ClusterRefusal as refused:
-            if isinstance(refused, _Early) and self._ctx.now_s < until_s:
+            if isinstance(refused, EarlyRefusal) and self._ctx.now_s < until_s:
                 self._early[asked.number] = asked, until_s
             else:
                 reason = REASONS.get(refused.kind)
@@ -139,7 +137,7 @@ class Operators:
             return
         unknown = sorted(ctx.reports.backups_of_default() - ctx.reports.brokers.keys())
         if unknown:
-            raise _Early(
+            raise EarlyRefusal(
                 f"{', '.join(unknown)} has a replica of `default` and does not report to the controller: it runs a"
                 " release that knows no resource sets, so upgrade it first; or it was started just now, so try again"
             )
@@ -260,10 +258,12 @@ class Operators:
         self._done(number, f"{broker} gets a replica of {asked.set}", broker=broker)
 
     def _check_parted(self, set_name: str, brokers: Iterable[str]) -> None:
-        """Raises _Early where one of these has an earlier replica of that set yet."""
+        """Raises EarlyRefusal where one of these has an earlier replica of that set yet."""
         parting = sorted(self._ctx.parting(set_name).intersection(brokers))
         if parting:
-            raise _Early(f"{', '.join(parting)} has not given up its earlier replica of {set_name} yet: try again")
+            raise EarlyRefusal(
+                f"{', '.join(parting)} has not given up its earlier replica of {set_name} yet: try again"
+            )
 
     def _remove_replica(self, number: int, asked: RemoveReplica) -> None:
         entry = self._entry(asked.set)

@@ -68,6 +68,11 @@ class ClusterRefusal(Exception):
         self.kind = kind
 
 
+class EarlyRefusal(ClusterRefusal):
+    """A broker has not said yet what is waited for, which it does soon: who it is, after its start, unless it is of an
+    older release; or that an earlier replica is gone."""
+
+
 class QueueDirectory:
     """Decides where queues are, and makes the sets that this takes."""
 

@@ -31,6 +31,7 @@ class ReportedBroker:
         self.is_complete = False
         """Nothing is missing between what was taken in."""
         self.room_bytes = 0
+        self.reads_settings = False
         self.replicas: dict[str, ReplicaReport] = {}
 
 
@@ -62,7 +63,7 @@ class Reports:
             there = self.brokers[name] = ReportedBroker(report.broker)
         else:
             before = dict(there.replicas)
-        there.identity = report.broker
+        there.identity, there.reads_settings = report.broker, report.reads_settings
         if not report.full and (is_other or not there.is_complete or report.number != there.number + 1):
             there.is_complete = False
             there.replicas = {}

@@ -53,6 +53,7 @@ class RecordKind(IntEnum):
     QUEUE_REMOVED = 0x57
     REPLICA_POLICIES_CHANGED = 0x58
     SET_GROUPED = 0x59
+    SETTING_CHANGED = 0x5A
 
     SESSION_STARTED = 0x60
     SESSION_RESUMED = 0x61
@@ -172,6 +173,7 @@ BODIES: Final[Mapping[RecordKind, Layout]] = {
         RecordKind.QUEUE_REMOVED: {"queue": "Q"},
         RecordKind.REPLICA_POLICIES_CHANGED: {},
         RecordKind.SET_GROUPED: {},
+        RecordKind.SETTING_CHANGED: {"at_ms": "Q"},
         RecordKind.SESSION_STARTED: {"timeout_ms": "Q", "since_ms": "Q"},
         RecordKind.SESSION_RESUMED: {"session": "Q", "epoch": "Q", "timeout_ms": "Q", "since_ms": "Q"},
         RecordKind.SESSION_DETACHED: {"session": "Q", "since_ms": "Q"},

@@ -346,6 +346,18 @@ class ReplicaPoliciesChanged(NamedTuple):
     """One for each pattern."""
 
 
+class SettingChanged(NamedTuple):
+    """A setting has another value for all brokers than their configuration files say."""
+
+    key: str
+    value: str
+    """As JSON; empty: what the files say counts."""
+    user: str
+    """Who wanted that; empty: nobody who has logged in."""
+    at_ms: int
+    """In ms since 1970."""
+
+
 class SessionStarted(NamedTuple):
     """A client's session came to be, with its client connected; its id is this event's LSN. In `default` only."""
 
@@ -396,6 +408,7 @@ MapEvent = (
     | QueueRemoved
     | ReplicaPoliciesChanged
     | SetGrouped
+    | SettingChanged
 )
 """What the cluster map is made of."""
 

@@ -38,6 +38,7 @@ from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import ControlError, ControlServer, Method
 from qpid_ha_broker.server.control.reloaded_files import ReloadedFiles
 from qpid_ha_broker.server.control.remote_control import RemoteControl
+from qpid_ha_broker.server.control.setting_layers import SettingLayers
 from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
@@ -49,6 +50,7 @@ from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.cluster_connections import ClusterConnections
 from qpid_ha_broker.server.sets.cluster_control import cluster_methods
+from qpid_ha_broker.server.sets.cluster_settings import ClusterSettings
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.outside import OutsideBrokers
 from qpid_ha_broker.server.sets.set_cluster import SetCluster, make_set_cluster
@@ -84,7 +86,8 @@ class Broker:
         self, settings: BrokerSettings, reread_access: Reread | None = None, storage: Storage | None = None
     ) -> None:
         """`reread_access`: for `qpid-ha acl reload`, see `AccessRules`. `storage`: None: the machine's."""
-        self._settings = settings
+        self.layers = SettingLayers(settings)
+        """Its settings, those of the cluster above its own."""
         self.container = Container(container_settings(settings), lambda: uuid.uuid4().hex)
         self.container.clock = time.perf_counter
         self.container.steady = SteadyClock()
@@ -139,7 +142,7 @@ class Broker:
 
     def _own_methods(self) -> dict[str, Method]:
         """Of the control socket: those that have nothing to do with a cluster."""
-        name, administration = self._settings.name, self.container.management.administration
+        name, administration = self.layers.current.name, self.container.management.administration
         return control_methods(name, administration, self, self.waiters.wait_done) | {
             "sessions": SessionMethods(self.container, self.waiters.wait_done).sessions,
             **self.outside.methods(),
@@ -150,16 +153,17 @@ class Broker:
 
     def current(self) -> BrokerSettings:
         """The settings in force."""
-        return self._settings
+        return self.layers.current
 
     def replace(self, settings: BrokerSettings) -> list[str]:
-        """Put other settings in force, and tell what that came to; what is open keeps the sizes it was opened with."""
-        if settings.log_level != self._settings.log_level:
+        """Have other settings as its own, and tell what that came to; what is open keeps the sizes that it has."""
+        before, settings = self.layers.current, self.layers.change(settings)
+        if settings.log_level != before.log_level:
             configure_logging(settings.log_level, settings.log_file)
-        before, after = self._settings.as_mapping(), settings.as_mapping()
-        for key in [key for key in after if before[key] != after[key]]:
-            log.info("setting %s changed from %s to %s", key, before[key], after[key])
-        self._settings = settings
+        older, newer = before.as_mapping(), settings.as_mapping()
+        changed = [key for key in newer if older[key] != newer[key]]
+        for key in changed:
+            log.info("setting %s changed from %s to %s", key, older[key], newer[key])
         if not self.is_loaded:  # nobody but access control has other settings by then
             return []
         self.admission.limits = _admission_limits(settings, self.listeners.descriptors)
@@ -168,12 +172,11 @@ class Broker:
         self._set_naming()
         if self.sets is not None:
             self.sets.change_settings(settings)
-        rules = ("replication-rules", "ha.replicate")
-        return self._set_replication() if any(before[key] != after[key] for key in rules) else []
+        return self._set_replication() if {"replication-rules", "ha.replicate"} & {*changed} else []
 
     def _set_replication(self) -> list[str]:
         """The rules are about what other brokers get: for a standalone one they are not in force."""
-        ha = self._settings.ha
+        ha = self.layers.current.ha
         if not ha.cluster:
             return []
         rules = tuple((rule.pattern, rule.replicate) for rule in ha.replication_rules)
@@ -181,10 +184,10 @@ class Broker:
 
     def _set_naming(self) -> None:
         """As `_set_replication`: a standalone broker has one resource set."""
-        ha, own = self._settings.ha, self._settings.resource_sets
+        ha, own = self.layers.current.ha, self.layers.current.resource_sets
         if ha.cluster:
             rules = tuple((rule.pattern, rule.resource_set) for rule in own.rules)
-            replicas = min(len(ha.brokers_url), self._settings.replicas.min_replicas)
+            replicas = min(len(ha.brokers_url), self.layers.current.replicas.min_replicas)
             self.container.default.configuration.naming = NamingRules(rules, own.spread, replicas)
 
     # --- start and stop
@@ -194,7 +197,7 @@ class Broker:
 
         Then nothing listens. Until the store is loaded everybody who connects is told so.
         """
-        settings = self._settings
+        settings = self.layers.current
         self.files.engines.start()
         if self.broker_store is not None:
             self.loading = StoreLoading(settings.name, lambda: self.listening, lambda: self.end(""))
@@ -219,7 +222,7 @@ class Broker:
             self.sets.start()
 
     async def _load(self, kept: BrokerStore, loading: StoreLoading) -> None:
-        settings = member_settings(self._settings, "")
+        settings = member_settings(self.layers.current, "")
         loaded = await loading.run(lambda: kept.read(settings, loading.show))
         kept.begin(loaded.found, self.container.default)
         self._join(loaded.restored)
@@ -227,6 +230,9 @@ class Broker:
 
     def _join(self, restored: Restored | None) -> None:
         """Be a member, of the cluster or of none. Raises what `Membership` does."""
+        cluster_map = self.container.default.resources.replicated.state.map
+        self.layers.shared = cluster_map.settings
+        self.layers.change(self.layers.own)
         self.membership = Membership(self, self.broker_store, restored)
         own = ConnectionMethods(self.connections, self.schedule_turn, lambda: self.container.management.record)
         methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())
@@ -238,18 +244,22 @@ class Broker:
             self.sets = make_set_cluster(
                 self, None if self.broker_store is None else self.broker_store.store.storage, self.turns.due
             )
-            if self._settings.ha.clients == "proxy":
+            if self.layers.current.ha.clients == "proxy":
                 proxying = Proxying(self, PeerEngines(self.current, self.notices.fault), self.sets.addresses)
                 self.sets.proxying = self.connections.relays = proxying
                 proxying.unflushed.due = self.turns.due.join(TurnPlace.RELAYS, proxying.flush)
                 self.container.gate = proxying.gate
             of_sets = SetMethods(self.sets, self._own_methods()["queues"])
-            self.control.methods = of_sets.methods(self.control.methods)
+            shared = ClusterSettings(self, self.layers, cluster_map, self.membership.questions, of_sets.ask)
+            self.membership.default.links.facts_asked = shared.facts
+            self.control.methods = {**of_sets.methods(self.control.methods), **shared.methods()}
+            if cluster_map.settings:
+                shared.put_in_force()
 
     async def _listen(self) -> None:
-        for address in self._settings.listen:
+        for address in self.layers.current.listen:
             engines = self.files.engines.for_listener(address)
-            is_shared = self._settings.workers.is_shared(address)
+            is_shared = self.layers.current.workers.is_shared(address)
             await self.listeners.listen(address, partial(ClientProtocol, self, engines), is_shared=is_shared)
 
     async def stop(self) -> None:
@@ -266,7 +276,9 @@ class Broker:
         served = [self.container.default.resources] if self.membership.clients.is_serving else []
         if self.sets is not None:
             served += self.sets.served()
-        patience_s = self._settings.stop_timeout_s if served else min(self._settings.stop_timeout_s, PARTING_S)
+        patience_s = (
+            self.layers.current.stop_timeout_s if served else min(self.layers.current.stop_timeout_s, PARTING_S)
+        )
         self.listeners.close()
         for protocol in self.admission.unopened:
             if protocol.connection is None:
@@ -274,7 +286,7 @@ class Broker:
         self.turn()
         if served and not self.failure:
             await self._wait_committed(served)
-        goodbye = AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} is stopping")
+        goodbye = AmqpError(CONNECTION_FORCED, f"broker {self.layers.current.name} is stopping")
         self.end_clients(goodbye)
         self.turn()
         self.outside.copies.stop()
@@ -327,7 +339,7 @@ class Broker:
         log.error("this broker ends: %s", reason)
         self.failure = reason
         self.ended.set()
-        self.end_clients(AmqpError(CONNECTION_FORCED, f"broker {self._settings.name} ends"))
+        self.end_clients(AmqpError(CONNECTION_FORCED, f"broker {self.layers.current.name} ends"))
 
     async def _close_listeners(self) -> None:
         if self._ticker is not None:
@@ -430,7 +442,7 @@ class Broker:
         catalog, log_ = self.container.default.resources.catalog, self.container.default.resources.replicated.log
         sets = [each.resources for each in self.container.sets.values()]
         return {
-            "name": self._settings.name,
+            "name": self.layers.current.name,
             "version": self.container.settings.version,
             "kernel": "compiled" if uses_kernel() else "Python",
             "pid": os.getpid(),

@@ -77,7 +77,7 @@ class AccessRules:
             log.error("the acl was not read again, and the rules in force stay: %s", error)
             key = "acl.rules" if wanted.file is None else "acl.file"
             raise ControlError(REFUSED, f"{error}; the rules in force stay", {"key": key}) from None
-        self._holder.replace(replace(self._holder.current(), access=wanted))
+        self._holder.replace(replace(self._holder.layers.own, access=wanted))
         self._put_in_force(read)
         ended = self._connections.check_access()
         rules, limits = len(self._access.rules or ()), len(self._limits.rules)

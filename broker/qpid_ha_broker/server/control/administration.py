@@ -29,6 +29,7 @@ from qpid_ha_broker.model.errors import InvalidArgument, ModelError, reason_of
 from qpid_ha_broker.model.queues.paged import BodyRef, read_bodies
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.control.placements import load_placement
+from qpid_ha_broker.server.control.setting_layers import SettingLayers
 from qpid_ha_broker.server.runtime.slices import SLICE_S
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.settings import BrokerSettings
@@ -43,13 +44,17 @@ WaitDone = Callable[[Outcome[Any]], Awaitable[object]]
 
 
 class SettingsHolder(Protocol):
-    """Whoever has the settings that are in force."""
+    """Whoever has the settings that are in force: this broker's own, and those of the cluster above them."""
+
+    @property
+    def layers(self) -> SettingLayers:
+        """What they are made of."""
 
     def current(self) -> BrokerSettings:
-        """As they are now."""
+        """As they are in force."""
 
     def replace(self, settings: BrokerSettings) -> list[str]:
-        """Put these in force; what that came to, in an operator's words."""
+        """Have these as its own; what that came to, in an operator's words."""
 
 
 def control_methods(
@@ -103,14 +108,16 @@ def _set(settings: SettingsHolder, params: Params) -> object:
     key = _key(params)
     if "value" not in params:
         raise ControlError(INVALID_PARAMS, f"set {key} to what? Give a value")
-    before = settings.current()
+    before = settings.layers.own
     try:
-        after = before.with_change(key, params["value"])
+        after = before.with_changes({key: params["value"]})
         if after.replicas.placement != before.replicas.placement:
             load_placement(after.replicas.placement)
     except SettingsError as error:
         raise _setting_refused(error) from None
     notes = settings.replace(after)
+    if (in_force := settings.current().get(key)) != after.get(key):
+        notes.append(f"the cluster's value counts, {in_force}: `qpid-ha config unset {key}` takes it away")
     change: dict[str, object] = {"key": key, "old": before.get(key), "new": after.get(key)}
     return {**change, "notes": notes} if notes else change
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from qpid_ha_broker.amqp.connections.connection import Connection
@@ -45,6 +45,9 @@ def link_end(reason: str) -> LinkEnd:
 
 ConnectionsAsked = Callable[[Question], tuple[bool, str]]
 """What another broker wants of the connections here: whether it is had, and the answer as JSON, or why not."""
+
+FactsAsked = Callable[[str], Mapping[str, object]]
+"""What another broker gets besides the facts of this one, by what it has asked for; an older one asks for nothing."""
 
 
 class Link:
@@ -114,6 +117,7 @@ class PeerLinks:
         self._feed = feed
         self.has_room = has_room
         self.connections_asked: ConnectionsAsked = _nobody_tells
+        self.facts_asked: FactsAsked = _nothing_besides
         self._links: dict[int, Link] = {}
         self._numbers: dict[Channel, int] = {}
         self._incoming = itertools.count(1)
@@ -156,13 +160,13 @@ class PeerLinks:
         if not isinstance(frame, Question) or frame.topic not in OF_DRIVER:
             self._feed(fx.FrameReceived(number, frame))
         elif frame.topic is Topic.QUERY:
-            self._answers.start(self._answer_query(number, frame.number))
+            self._answers.start(self._answer_query(number, frame))
         else:
             self.send(fx.Send(number, self._answer_connections(frame)))
 
-    async def _answer_query(self, link: int, question: int) -> None:
-        text = json.dumps(await self._broker.facts())
-        self.send(fx.Send(link, self._member.answer(question, True, text)))
+    async def _answer_query(self, link: int, question: Question) -> None:
+        text = json.dumps({**await self._broker.facts(), **self.facts_asked(question.request)})
+        self.send(fx.Send(link, self._member.answer(question.number, True, text)))
         self.flush()
 
     def _answer_connections(self, question: Question) -> Answer:
@@ -257,6 +261,11 @@ class PeerLinks:
             link.channel.close(reason)
         self._links.clear()
         self._numbers.clear()
+
+
+def _nothing_besides(_request: str) -> Mapping[str, object]:
+    """Nobody else has anything to tell."""
+    return {}
 
 
 def _nobody_tells(_question: Question) -> tuple[bool, str]:

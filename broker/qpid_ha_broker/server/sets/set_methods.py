@@ -85,7 +85,7 @@ class SetMethods:
             return await _result(self._history(params))
         check_known(params, ("sets", "about"))
         about = {"about": params["about"]} if params.get("about") else {}
-        return (await self._done("cluster-history", about)).result.get("entries", [])
+        return (await self.ask("cluster-history", about)).result.get("entries", [])
 
     async def sets(self, params: Params) -> object:
         """`list`, `show`, or a change of a set."""
@@ -108,7 +108,7 @@ class SetMethods:
         """`plan`: what would be done about replicas, and why; `list-policies`: how many are wanted; or a change."""
         check_parameters("replicas", params)
         if params.get("action", "plan") == "plan":
-            return (await self._done("replicas-plan")).result.get("actions", [])
+            return (await self.ask("replicas-plan")).result.get("actions", [])
         if params["action"] == "list-policies":
             return (await self._shown())["policies"]
         return await self._change("replicas", params)
@@ -122,15 +122,15 @@ class SetMethods:
         if flags["left"]:
             return {"left": (await self._shown())["balancing"]}
         if flags["plan"]:
-            return (await self._done("rebalance", {"plan_only": True})).result.get("moves", [])
+            return (await self.ask("rebalance", {"plan_only": True})).result.get("moves", [])
         begun = {"begin_only": True} if flags["begin"] else {}
-        return self._told(await self._done("rebalance", begun, cause=params.get("cause")))
+        return self._told(await self.ask("rebalance", begun, cause=params.get("cause")))
 
     async def shutdown(self, params: Params) -> object:
         """As without other sets; those end before `default` does."""
         problems: Mapping[str, str] = {}
         if read_flags("shutdown", params)["cluster"] and self._cluster.map.sets and self._cluster.service.is_active:
-            problems = (await self._done("sets-shutdown", {"uuid": uuid.uuid4().hex})).result["problems"]
+            problems = (await self.ask("sets-shutdown", {"uuid": uuid.uuid4().hex})).result["problems"]
         for name, why in problems.items():
             log.warning("set %s is not shut down in order, its stores will be as after a crash: %s", name, why)
         answer = self._shutdown(params)
@@ -147,7 +147,7 @@ class SetMethods:
         return {**await self._shown(), "queues": sorted(queues, key=lambda row: row["queue"])}
 
     async def _shown(self) -> dict[str, Any]:
-        shown = dict((await self._done("cluster-show")).result)
+        shown = dict((await self.ask("cluster-show")).result)
         shown["sets"] = [{**row, "state": _set_state(row)} for row in shown.get("sets", [])]
         shown["brokers"] = [{**row, "state": _broker_state(row)} for row in shown.get("brokers", [])]
         return shown
@@ -158,13 +158,13 @@ class SetMethods:
             wanted, known = params.get("action"), OPERATIONS.by_method[method]
             raise ControlError(INVALID_PARAMS, f"no action {wanted!r:.80}; {nearest(f'{wanted!s:.80}', known)}")
         given = row.controller.params(params, row.parameters)
-        return self._told(await self._done(row.controller.method, given, params.get("cause")))
+        return self._told(await self.ask(row.controller.method, given, params.get("cause")))
 
     @staticmethod
     def _told(told: Told) -> object:
         return {**told.result, "text": told.text}
 
-    async def _done(self, method: str, params: Mapping[str, Any] | None = None, cause: object = None) -> Told:
+    async def ask(self, method: str, params: Mapping[str, Any] | None = None, cause: object = None) -> Told:
         """Raises ControlError when it was refused."""
         who = CALLER.get()
         caller = who.facts() if who is not None and method not in LOOKS else {}

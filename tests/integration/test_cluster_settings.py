@@ -1,0 +1,103 @@
+"""Settings of a cluster: set at any broker, in force at all, kept, and refused where a broker cannot have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_in_process import InProcessCluster, eventually
+from event_loops import in_event_loop
+from qpid_ha_agent.control import RequestRefused
+
+KEY = "max-message-size"
+
+
+def in_force(cluster: InProcessCluster) -> Mapping[str, object]:
+    return {name: broker.current().get(KEY) for name, broker in cluster.brokers.items()}
+
+
+async def has(cluster: InProcessCluster, value: str) -> None:
+    await eventually(lambda: set(in_force(cluster).values()) == {value})
+
+
+@in_event_loop
+async def test_what_is_set_at_a_backup_is_in_force_at_all_and_at_the_next_primary(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b", "c") as cluster:
+        await cluster.form("a")
+        told = await cluster.ask("b", "settings", action="set", key=KEY, value="2MiB")
+        assert told == {"key": KEY, "old": "100MiB", "new": "2MiB"}
+        await has(cluster, "2MiB")
+        assert cluster.brokers["c"].container.settings.max_message_bytes == 2 * 1024**2
+        await cluster.stop("a")
+        await cluster.ask("b", "promote")
+        assert in_force(cluster) == {"b": "2MiB", "c": "2MiB"}
+        await cluster.start("a")
+        await has(cluster, "2MiB")
+        await cluster.ask("c", "settings", action="unset", key=KEY)
+        await has(cluster, "100MiB")
+        history = await cluster.ask("a", "settings", action="history")
+        assert [(row["key"], row["value"]) for row in history] == [(KEY, "2MiB"), (KEY, None)]
+        assert all(row["user"] for row in history)
+
+
+@in_event_loop
+async def test_one_that_cannot_have_it_has_it_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.stop("b")
+        await cluster.start("b", memory_limit="16MiB", max_message_size="1MiB")
+        await cluster.form("a")
+        with pytest.raises(RequestRefused, match=r"b cannot put it in force, nothing is changed.*memory-limit"):
+            await cluster.ask("a", "settings", action="set", key=KEY, value="32MiB")
+        assert in_force(cluster) == {"a": "100MiB", "b": "1MiB"}
+        assert await cluster.ask("a", "settings", action="history") == []
+
+
+@in_event_loop
+async def test_one_that_was_away_has_it_when_it_is_back_or_says_why_not(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b", "c") as cluster:
+        await cluster.form("a")
+        await cluster.stop("b")
+        await cluster.stop("c")
+        told = await cluster.ask("a", "settings", action="set", key=KEY, value="32MiB")
+        assert [note.partition(" ")[0] for note in told["notes"]] == sorted([cluster.url("b"), cluster.url("c")])
+        await cluster.start("b")
+        await cluster.start("c", memory_limit="16MiB", max_message_size="1MiB")
+        await eventually(lambda: in_force(cluster) == {"a": "32MiB", "b": "32MiB", "c": "1MiB"})
+        await eventually(lambda: KEY in cluster.brokers["c"].layers.problems)
+        row: dict[str, Any] = next(row for row in await cluster.ask("c", "settings") if row["key"] == KEY)
+        assert (row["own"], row["cluster"], row["in_force"], "memory-limit" in row["problem"]) == (
+            "1MiB", "32MiB", "1MiB", True,
+        )  # fmt: skip
+
+
+@in_event_loop
+async def test_it_outlives_a_start_of_all_and_counts_before_a_broker_leads(tmp_path: Path) -> None:
+    directories = {name: str(tmp_path / f"data-{name}") for name in ("a", "b")}
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        for name in ("a", "b"):
+            await cluster.stop(name)
+            await cluster.start(name, data_dir=directories[name])
+        await cluster.form("a")
+        await cluster.ask("a", "settings", action="set", key="ha.min-in-sync", value="2")
+        await cluster.ask("a", "shutdown", cluster=True)
+        for name in ("a", "b"):
+            await cluster.brokers[name].ended.wait()
+            await cluster.stop(name)
+            await cluster.start(name, data_dir=directories[name])
+            assert cluster.member(name).member.settings.min_in_sync == 2
+
+
+@in_event_loop
+async def test_what_a_broker_is_told_for_itself_counts_below_that(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.form("a")
+        await cluster.ask("a", "settings", action="set", key=KEY, value="2MiB")
+        await has(cluster, "2MiB")
+        told = await cluster.ask("b", "set", key=KEY, value="3MiB")
+        assert (told["new"], "config unset" in told["notes"][0]) == ("3MiB", True)
+        assert in_force(cluster)["b"] == "2MiB"
+        await cluster.ask("a", "settings", action="unset", key=KEY)
+        await eventually(lambda: in_force(cluster) == {"a": "100MiB", "b": "3MiB"})
