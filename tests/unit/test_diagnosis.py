@@ -192,6 +192,7 @@ CASES: dict[str, Change] = {
     "acl-file-invalid": with_machine(acl_problem="/etc/qpid-ha/acl:7: 'alow': did you mean allow?"),
     "everybody-administers": with_figures(everybody_administers="/etc/qpid-ha/acl:1: allow all administer"),
     "acl-missing": with_figures(acl_rules="none"),
+    "setting-not-in-force": with_figures(left_out=(("max-message-size", "it is over memory-limit"),)),
     "audit-lines-lost": with_figures(audit_lost=3),
     "backup-catches-up": with_broker(3, state="catchup"),
     "broker-draining": having(draining=("node3",)),

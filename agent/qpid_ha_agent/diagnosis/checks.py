@@ -388,6 +388,10 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             held, limit = _size(figures.memory_bytes), _size(figures.memory_limit_bytes)
             text = f"{broker.name} holds {held} of messages, and memory-limit is {limit}"
             yield Finding("memory-near-limit", broker.name, text, ("qpid-ha queue list",))
+        for key, why in figures.left_out:
+            text = f"{key} of the cluster is not in force on {broker.name}, which has what its own file says: {why}"
+            commands = f"qpid-ha config diff   # on {broker.name}", f"qpid-ha config unset {quote(key)}"
+            yield Finding("setting-not-in-force", broker.name, text, commands)
         outside = [address for address in figures.listening if not _is_loopback(address)]
         if figures.acl_rules == "none" and outside:
             text = f"{broker.name} listens at {outside[0]} and has no acl"

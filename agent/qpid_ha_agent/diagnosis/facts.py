@@ -35,6 +35,8 @@ class BrokerFigures(NamedTuple):
     everybody_administers: str = ""
     """The rule by which anybody may administer it; empty: there is none."""
     """How many, or `none`; empty: not told."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Settings of the cluster that are not in force there, and why."""
     listening: tuple[str, ...] = ()
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
@@ -48,7 +50,7 @@ class BrokerFigures(NamedTuple):
     def from_answer(cls, answer: Mapping[str, Any]) -> BrokerFigures:
         """From `query`."""
         listening = tuple(part.strip() for part in _text(answer, "listening").split(",") if part.strip())
-        rules = answer.get("acl_rules")
+        rules, left_out = answer.get("acl_rules"), answer.get("settings_left_out")
         return cls(
             version=_text(answer, "version"),
             store=_text(answer, "store"),
@@ -57,6 +59,7 @@ class BrokerFigures(NamedTuple):
             audit_lost=_number(answer, "audit_lost"),
             acl_rules="" if rules is None else str(rules),
             everybody_administers=_text(answer, "everybody_administers"),
+            left_out=tuple(left_out.items()) if isinstance(left_out, dict) else (),
             listening=listening,
             memory_bytes=_number(answer, "memory_bytes"),
             message_clock_ahead_s=_seconds(answer, "message_clock_ahead_s"),

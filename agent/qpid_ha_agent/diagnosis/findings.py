@@ -276,6 +276,11 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "a broker listens beyond loopback and has no `acl`",
             "clients of other machines are refused everything",
         ),
+        "setting-not-in-force": FindingKind(
+            _W,
+            "a broker cannot put a setting of the cluster in force",
+            "it goes by its own file in that: brokers differ, and so does what a failover brings",
+        ),
         "audit-lines-lost": FindingKind(
             _W,
             "a broker could not write lines of its audit log since it was started",

@@ -453,6 +453,7 @@ class Broker:
             **self.container.access.facts(),
             **self.container.limits.facts(),
             **self.files.audit.facts(),
+            **({"settings_left_out": problems} if (problems := self.layers.problems) else {}),
             "listening": ", ".join(self.listening),
             "uptime_s": round(time.monotonic() - self._started, 1),
             "time_ms": self.container.steady.wall_ms(),
