@@ -113,7 +113,7 @@ FIRST_EVENTS = broker(
 )
 FIRST_EVENTS_OF_C = FIRST_EVENTS._replace(name="c", instance="c-1")
 JUST_WELCOMED = FIRST_EVENTS_OF_C._replace(state=State.CATCHUP, epoch=0, members=(), lsn=0, complete=False)
-IN_SYNC_WITH_CLAIMANT = FIRST_EVENTS_OF_C._replace(epoch=2, members=("b", "c"))
+IN_SYNC_WITH_CLAIMANT = FIRST_EVENTS_OF_C._replace(epoch=2, members=("b", "c"), newest_members=("b", "c"))
 FOURTH = CLAIMED._replace(generation=4, epoch=8)
 OF_B = "generation 1 was confirmed by b"
 NONE_KNOWS = "no store here"
@@ -623,3 +623,23 @@ def test_nobody_leads_against_a_log_that_proves_the_record_old_or_from_stores_th
         assert vouch or nothing_came_of_it or not may_be_a_copy
         may_have_forgotten = own.generation and own.store is StoreOrigin.UNVERIFIED
         assert own.generation >= record.generation or nothing_came_of_it or not may_have_forgotten
+
+
+def test_who_had_left_by_the_record_does_not_lead_though_a_store_with_a_newer_set_has_the_older_ones_in_it() -> None:
+    """c was dropped, and that was recorded; then a lost b, too, which was not. What b had acknowledged by then is
+    confirmed. Now a and b come back from their stores, and c was never restarted."""
+    record = ClusterRecord("uuid", 3, "a", 8, ("a", "b"))
+    a = restarted("a", epoch=9, newest_members=("a",), lsn=120)
+    b = restarted("b", lsn=110)
+    c = broker("c", lsn=100)
+    assert "without this broker" in refusal(verdict(c, a, b, **beside_record(record)))
+    assert "a goes further" in refusal(verdict(b, a, c, **beside_record(record)))
+    accepted = verdict(a, b, c, **beside_record(record))
+    assert isinstance(accepted, Accept)
+    assert "c" not in accepted.members
+
+
+def test_who_came_back_after_the_record_may_lead() -> None:
+    record = ClusterRecord("uuid", 3, "a", 8, ("a", "b"))
+    a = restarted("a", epoch=9, newest_members=("a", "b", "c"), lsn=120)
+    assert isinstance(verdict(broker("c", epoch=9, lsn=120), a, **beside_record(record)), Accept)

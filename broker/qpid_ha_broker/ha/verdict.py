@@ -128,6 +128,8 @@ class _View(NamedTuple):
     generation: int
     epoch: int
     members: tuple[str, ...]
+    last: tuple[str, ...]
+    """Of the last set alone: `Answer.newest_members`."""
     source: str
 
 
@@ -713,15 +715,22 @@ def _why_no_majority(evidence: PromotionEvidence) -> str:
 
 
 def _newest_view(evidence: PromotionEvidence) -> _View:
+    """What a store says with its newest set has those before in it, as they may never have been replaced. A record of
+    that generation tells: who was in none since then has left, and what came after was confirmed without it.
+    """
     own, record, views = evidence.own, evidence.record, []
     if record is not None:  # first: of the same epoch it says who was in it for certain
-        views.append(_View(record.generation, record.epoch, record.members, evidence.keeper.name))
-    views.append(_View(own.generation, own.epoch, own.members, "this broker"))
+        views.append(_View(record.generation, record.epoch, record.members, record.members, evidence.keeper.name))
     others = sorted(
         evidence.answers, key=lambda answer: answer.name
     )  # not in the order in which they happened to answer
-    views += [_View(answer.generation, answer.epoch, answer.members, answer.name) for answer in others]
-    return max(views, key=lambda view: view[:2])
+    for source, answer in (("this broker", own), *((answer.name, answer) for answer in others)):
+        views.append(_View(answer.generation, answer.epoch, answer.members, answer.newest_members, source))
+    newest = max(views, key=lambda view: view[:2])
+    if record is None or newest.generation != record.generation:
+        return newest
+    since = {*record.members, *newest.last}
+    return newest._replace(members=tuple(name for name in newest.members if name in since))
 
 
 def _accept(evidence: PromotionEvidence) -> Accept:
