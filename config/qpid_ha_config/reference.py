@@ -199,10 +199,10 @@ def _default_text(row: SettingRow) -> str:
 
 _INTRODUCTION: Final = (
     "Every key of the configuration file. `qpid-ha config describe KEY` says the same of one, and `qpid-ha config get`",
-    "shows what is in force. What changes at run time for all brokers `qpid-ha config set` changes in the cluster, which",
-    "keeps it ([operations.md](operations.md#settings-of-the-cluster)); the rest of what changes at run time it changes",
-    "in one broker, until that restarts. The pages about a subject say more. This page is made from the table that the",
-    "broker reads by: `python -m qpid_ha_config.reference`.",
+    "shows what is in force. What changes at run time for all brokers `qpid-ha config set` changes in the cluster, and",
+    "it keeps that ([operations.md](operations.md#settings-of-the-cluster)); the rest of what changes at run time it",
+    "changes in one broker, until that restarts. The pages about a subject say more. This page is made from the table",
+    "that the broker reads by: `python -m qpid_ha_config.reference`.",
 )
 _HEADING: Final = "| key | what it does | value | default | changes |"
 

@@ -123,9 +123,9 @@ class AddressSettings:
 class AccessSettings:
     """Who may do what: `access_rules` has the language. Neither: clients of this machine everything, others nothing."""
 
-    rules: tuple[str, ...] | None = setting("acl.rules", ACCESS_RULES)
+    rules: tuple[str, ...] | None = setting("acl.rules", ACCESS_RULES, change=ChangeScope.CLUSTER)
     file: Path | None = setting("acl.file", PATH)
-    """It, or the rules, are read again by `qpid-ha acl reload`."""
+    """It, or the rules of the configuration file, are read again by `qpid-ha acl reload`."""
 
 
 @dataclass(frozen=True)

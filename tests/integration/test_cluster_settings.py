@@ -11,6 +11,7 @@ import pytest
 from cluster_in_process import InProcessCluster, eventually
 from event_loops import in_event_loop
 from qpid_ha_agent.control import RequestRefused
+from qpid_ha_broker.ha.states import State
 
 KEY = "max-message-size"
 
@@ -23,10 +24,19 @@ async def has(cluster: InProcessCluster, value: str) -> None:
     await eventually(lambda: set(in_force(cluster).values()) == {value})
 
 
+async def form(cluster: InProcessCluster) -> None:
+    """With `a` as the primary, which is the controller, and knows of all."""
+    await cluster.form("a")
+    for broker in cluster.brokers.values():
+        sets = broker.sets
+        assert sets is not None
+        await eventually(lambda sets=sets: not sets.client.problem)
+
+
 @in_event_loop
 async def test_what_is_set_at_a_backup_is_in_force_at_all_and_at_the_next_primary(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b", "c") as cluster:
-        await cluster.form("a")
+        await form(cluster)
         told = await cluster.ask("b", "settings", action="set", key=KEY, value="2MiB")
         assert told == {"key": KEY, "old": "100MiB", "new": "2MiB"}
         await has(cluster, "2MiB")
@@ -36,6 +46,7 @@ async def test_what_is_set_at_a_backup_is_in_force_at_all_and_at_the_next_primar
         assert in_force(cluster) == {"b": "2MiB", "c": "2MiB"}
         await cluster.start("a")
         await has(cluster, "2MiB")
+        await eventually(lambda: not (sets := cluster.brokers["c"].sets) or not sets.client.problem)
         await cluster.ask("c", "settings", action="unset", key=KEY)
         await has(cluster, "100MiB")
         history = await cluster.ask("a", "settings", action="history")
@@ -48,7 +59,7 @@ async def test_one_that_cannot_have_it_has_it_refused_and_nothing_is_changed(tmp
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         await cluster.stop("b")
         await cluster.start("b", memory_limit="16MiB", max_message_size="1MiB")
-        await cluster.form("a")
+        await form(cluster)
         with pytest.raises(RequestRefused, match=r"b cannot put it in force, nothing is changed.*memory-limit"):
             await cluster.ask("a", "settings", action="set", key=KEY, value="32MiB")
         assert in_force(cluster) == {"a": "100MiB", "b": "1MiB"}
@@ -58,7 +69,7 @@ async def test_one_that_cannot_have_it_has_it_refused_and_nothing_is_changed(tmp
 @in_event_loop
 async def test_one_that_was_away_has_it_when_it_is_back_or_says_why_not(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b", "c") as cluster:
-        await cluster.form("a")
+        await form(cluster)
         await cluster.stop("b")
         await cluster.stop("c")
         told = await cluster.ask("a", "settings", action="set", key=KEY, value="32MiB")
@@ -80,7 +91,7 @@ async def test_it_outlives_a_start_of_all_and_counts_before_a_broker_leads(tmp_p
         for name in ("a", "b"):
             await cluster.stop(name)
             await cluster.start(name, data_dir=directories[name])
-        await cluster.form("a")
+        await form(cluster)
         await cluster.ask("a", "settings", action="set", key="ha.min-in-sync", value="2")
         await cluster.ask("a", "shutdown", cluster=True)
         for name in ("a", "b"):
@@ -91,9 +102,53 @@ async def test_it_outlives_a_start_of_all_and_counts_before_a_broker_leads(tmp_p
 
 
 @in_event_loop
+async def test_rules_of_access_are_in_force_at_all_and_a_broker_with_a_file_of_them_has_them_refused(
+    tmp_path: Path,
+) -> None:
+    rules = ["allow alice consume orders", "limit alice connections=2"]
+    asked = {"user": "alice", "action": "publish", "node": "orders"}
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await form(cluster)
+        await cluster.ask("b", "settings", action="set", key="acl.rules", value=rules)
+        await eventually(lambda: all(broker.container.access.rules for broker in cluster.brokers.values()))
+        for name in ("a", "b"):
+            assert not (await cluster.ask(name, "check-acl", **asked))["allowed"]
+        with pytest.raises(RequestRefused, match="alow"):
+            await cluster.ask("a", "settings", action="set", key="acl.rules", value=["alow alice consume orders"])
+        await cluster.stop("b")
+        await cluster.start("b")
+        await eventually(lambda: cluster.brokers["b"].container.access.rules)
+        assert (await cluster.ask("b", "reload-acl"))["rules"] == 1, "of the cluster, which count above those of files"
+        await cluster.ask("a", "settings", action="unset", key="acl.rules")
+        await eventually(lambda: not any(broker.container.access.rules for broker in cluster.brokers.values()))
+        await cluster.stop("b")
+        (tmp_path / "acl").write_text("allow all consume\n")
+        (tmp_path / "acl").chmod(0o600)
+        await cluster.start("b", acl__file=str(tmp_path / "acl"))
+        await cluster.reach("b", State.READY)
+        with pytest.raises(RequestRefused, match=r"b cannot put it in force.*acl\.file has rules, too"):
+            await cluster.ask("a", "settings", action="set", key="acl.rules", value=rules)
+
+
+@in_event_loop
+async def test_rules_of_access_are_in_force_before_anybody_comes_in_after_a_start(tmp_path: Path) -> None:
+    data_dir = str(tmp_path / "data")
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.stop("a")
+        await cluster.start("a", data_dir=data_dir)
+        await form(cluster)
+        await cluster.ask("a", "settings", action="set", key="acl.rules", value=["allow alice consume orders"])
+        await cluster.ask("a", "shutdown", cluster=True)
+        await cluster.brokers["a"].ended.wait()
+        await cluster.stop("a")
+        await cluster.start("a", data_dir=data_dir)
+        assert cluster.brokers["a"].container.access.rules
+
+
+@in_event_loop
 async def test_what_a_broker_is_told_for_itself_counts_below_that(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        await cluster.form("a")
+        await form(cluster)
         await cluster.ask("a", "settings", action="set", key=KEY, value="2MiB")
         await has(cluster, "2MiB")
         told = await cluster.ask("b", "set", key=KEY, value="3MiB")

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from qpid_ha_agent.cli.output import yaml_text
 from qpid_ha_agent.definitions.document import (
     BindingDefinition,
     Definitions,
@@ -17,6 +17,7 @@ from qpid_ha_agent.definitions.document import (
     QueueDefinition,
     ReplicaPolicy,
     SetDefinition,
+    SettingDefinition,
     definitions_of,
     read_definitions,
 )
@@ -28,7 +29,8 @@ ORDERS = QueueDefinition("orders", "", {"qpid.max_count": 100})
 EVENTS = ExchangeDefinition("events", "topic", {})
 BOUND = BindingDefinition("events", "orders", "a.#", {})
 AUDIT = SetDefinition("audit", "group", 3, 2, "b")
-ALL = Definitions((AUDIT,), (ReplicaPolicy("audit-*", 5),), (EVENTS,), (ORDERS,), (BOUND,))
+RULES = SettingDefinition("acl.rules", ["allow alice consume orders"])
+ALL = Definitions((AUDIT,), (ReplicaPolicy("audit-*", 5),), (EVENTS,), (ORDERS,), (BOUND,), (RULES,))
 
 
 def names() -> st.SearchStrategy[str]:
@@ -52,13 +54,17 @@ def definitions() -> st.SearchStrategy[Definitions]:
         lists(ExchangeDefinition, names(), st.sampled_from(["direct", "topic"]), arguments()),
         lists(QueueDefinition, names(), st.sampled_from(["", "audit"]), arguments()),
         lists(BindingDefinition, names(), names(), names() | st.just(""), arguments(), keys=3),
+        st.sampled_from(
+            [(), (RULES,), (SettingDefinition("auto-create", False), SettingDefinition("sessions.max", 0))]
+        ),
     )
 
 
 @given(definitions(), st.booleans())
+@example(Definitions(queues=(QueueDefinition("a", "", {"a": "\x85 \u2028 \u2029"}),)), False)
 def test_what_was_written_is_read_again(written: Definitions, as_json: bool) -> None:
     document = written.as_document()
-    text = json.dumps(document) if as_json else yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
+    text = json.dumps(document) if as_json else yaml_text(document)
     assert read_definitions("f", text) == written
 
 
@@ -82,6 +88,7 @@ def test_what_is_missing_is_made_in_an_order_that_a_broker_takes() -> None:
         ("create", "topic exchange events"),
         ("create", "queue orders"),
         ("create", "binding events -> orders with key 'a.#'"),
+        ("create", "setting acl.rules"),
     ]
     assert [(step.method, dict(step.params)) for step in plan.steps][1] == (
         "sets",
@@ -134,6 +141,12 @@ def test_a_circle_of_alternates_is_left_to_the_broker_and_ends() -> None:
             {"action": "policies", "policies": [["*", 2]]},
             "--update",
         ),
+        (
+            Definitions(settings=(RULES._replace(value=["allow all all"]),)),
+            Definitions(settings=(RULES,)),
+            {"action": "set", "key": "acl.rules", "value": ["allow alice consume orders"]},
+            "--update",
+        ),
         (Definitions(sets=(AUDIT._replace(min_replicas=2),)), Definitions(sets=(AUDIT,)), None, "min_replicas 2"),
         (Definitions(exchanges=(EVENTS._replace(kind="direct"),)), Definitions(exchanges=(EVENTS,)), None, "direct"),
         (Definitions(queues=(ORDERS,)), Definitions(queues=(ORDERS._replace(set="audit"),)), None, "stays there"),
@@ -179,12 +192,17 @@ def test_what_belongs_to_clients_and_what_is_always_there_is_not_exported() -> N
         {"pattern": "a*", "replicas": 2, "origin": "of the cluster"},
         {"pattern": "*", "replicas": 3, "origin": "the setting ha.min-replicas of a"},
     ]
-    assert definitions_of(queues, exchanges, sets, policies) == Definitions(
+    settings = [
+        {"key": "sessions.max", "own": 10_000, "cluster": 5, "in_force": 5},
+        {"key": "name", "own": "a", "cluster": None, "in_force": "a"},
+    ]
+    assert definitions_of(queues, exchanges, sets, policies, settings) == Definitions(
         (SetDefinition("audit", min_in_sync=2),),
         (ReplicaPolicy("a*", 2),),
         (ExchangeDefinition("events", "fanout", {}),),
         (QueueDefinition("orders", "", {"qpid.max_count": 1}), QueueDefinition("audit.1", "audit", {})),
         (BindingDefinition("amq.topic", "orders", "k", {}),),
+        (SettingDefinition("sessions.max", 5),),
     )
 
 
@@ -207,6 +225,13 @@ def test_what_belongs_to_clients_and_what_is_always_there_is_not_exported() -> N
         ("format: 1\nexchanges:\n- {name: a, kind: topc}", "f:3: kind: there is no 'topc'; did you mean topic?"),
         ("format: 1\nsets:\n- {name: a, min-replicas: 0}", "f:3: min-replicas: expected a whole number"),
         ("format: 1\nsets:\n- {name: a, strategy: grup}", "f:3: strategy: there is no 'grup'; did you mean group?"),
+        (
+            "format: 1\nsettings:\n- {key: sesions.max, value: 5}",
+            "f:3: sesions.max: unknown key; did you mean sessions.max?",
+        ),
+        ("format: 1\nsettings:\n- {key: sessions.max, value: many}", "f:3: sessions.max: 'many' is not a whole number"),
+        ("format: 1\nsettings:\n- {key: listen, value: x}", "f:3: listen: it is no setting of a cluster"),
+        ("format: 1\nsettings:\n- {key: acl.rules, value: [alow]}", "f:3: acl.rules: "),
         ("format: 1\nqueues: &a\n- name: b\nbindings: *a", "f:4:13: references"),
         ("format: 1\nqueues: [", "f:2:10: it is not YAML"),
         ("format: 1\nqueues: " + "[" * 5000, "f: it is nested too deeply"),

@@ -1,12 +1,17 @@
-"""`qpid-ha acl`: who may do what at the running broker."""
+"""`qpid-ha acl`: who may do what at the running broker, and in its cluster."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
 
 import click
 
 from qpid_ha_agent.cli.command_groups import ListedGroup
-from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of
-from qpid_ha_agent.cli.output import print_document, print_rows
+from qpid_ha_agent.cli.invocation import USAGE, CliFailure, Invocation, common_options, facts_of
+from qpid_ha_agent.cli.output import print_document, print_notes, print_rows
+
+RULES: Final = "acl.rules"
 
 
 @click.group(cls=ListedGroup)
@@ -18,7 +23,10 @@ def acl() -> None:
 @common_options
 @click.pass_obj
 def reload(invocation: Invocation) -> None:
-    """Read acl.file or acl.rules again; links that they do not allow any more end. Bad rules change nothing."""
+    """Read acl.file or acl.rules of the broker's files again; links that they do not allow any more end.
+
+    Bad rules change nothing. Rules of the cluster (`qpid-ha acl set`) count above them, and need no reading.
+    """
     answer = facts_of(invocation.call("reload-acl"))
     if invocation.format != "table":
         print_document(answer, invocation.format)
@@ -28,6 +36,45 @@ def reload(invocation: Invocation) -> None:
         where, limits, ended = answer.get("file") or "acl.rules", answer.get("limits", 0), answer.get("ended")
         text = f"{answer.get('rules')} rules of {where} are in force, and {limits} limits"
         click.echo(f"{text}; {ended} links and connections were ended by the rules")
+
+
+@acl.command("set")
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@common_options
+@click.pass_obj
+def set_rules(invocation: Invocation, path: Path) -> None:
+    """Have the rules of FILE in force at all brokers of the cluster, which keeps them.
+
+    They count above acl.rules of the brokers' configuration files; a broker with an acl.file has them refused. Links
+    that they do not allow any more end. `qpid-ha config unset acl.rules` takes them away.
+    """
+    from qpid_ha_config.access_rules import read_file
+    from qpid_ha_config.errors import ConfigError
+
+    try:
+        read = read_file(path)
+    except ConfigError as error:
+        raise CliFailure(str(error), USAGE) from None
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    answer = facts_of(invocation.call("settings", action="set", key=RULES, value=lines))
+    if invocation.format == "table":
+        click.echo(f"{len(read.rules)} rules and {len(read.limits)} limits are in force at all brokers")
+        print_notes(answer)
+    else:
+        print_document(answer, invocation.format)
+
+
+@acl.command("show")
+@common_options
+@click.pass_obj
+def show_rules(invocation: Invocation) -> None:
+    """Print the rules of acl.rules that are in force, those of the cluster or of the broker's file, as `set` reads
+    them."""
+    rules = facts_of(invocation.call("get", key=RULES)).get(RULES)
+    if invocation.format == "table":
+        click.echo("\n".join(rules if isinstance(rules, list) else []))
+    else:
+        print_document(rules, invocation.format)
 
 
 @acl.command()

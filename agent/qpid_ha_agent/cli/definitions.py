@@ -12,7 +12,7 @@ import click
 from qpid_ha_agent.cli.cluster import CHANGE_TIMEOUT_S, operator_text
 from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, Invocation, common_options, rows_of
-from qpid_ha_agent.cli.output import cell, print_document, print_rows
+from qpid_ha_agent.cli.output import cell, print_document, print_rows, yaml_text
 from qpid_ha_agent.control import METHOD_NOT_FOUND
 from qpid_ha_config.errors import ConfigError
 
@@ -28,7 +28,7 @@ _file_argument = click.argument("path", metavar="FILE", type=click.Path(dir_okay
 
 @click.group(cls=ListedGroup)
 def definitions() -> None:
-    """Queues, exchanges, bindings, sets and policies as one file."""
+    """Queues, exchanges, bindings, sets, policies and settings of the cluster as one file."""
 
 
 @definitions.command("export")
@@ -39,7 +39,8 @@ def export_definitions(invocation: Invocation, path: Path | None) -> None:
     """Write all that is defined to FILE, or to the standard output, as YAML; with --format json as JSON.
 
     Messages are not in it (`qpid-ha queue export`), nor what belongs to a client: subscriptions, temporary and
-    exclusive queues. Users, rules and settings are files of each broker.
+    exclusive queues. Of settings and rules of access those of the cluster are (`qpid-ha config diff`), not what is in
+    files of each broker, as users are.
     """
     _put(_there(invocation).as_document(), path, invocation.format)
 
@@ -57,9 +58,7 @@ def _put(document: dict[str, Any], path: Path | None, format_name: str) -> None:
 def _text_of(document: dict[str, Any], format_name: str) -> str:
     if format_name == "json":
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    import yaml
-
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return yaml_text(document)
 
 
 @definitions.command("import")
@@ -126,13 +125,15 @@ def _there(invocation: Invocation) -> Definitions:
     queues, exchanges = invocation.rows("queues"), invocation.rows("exchanges")
     sets: Sequence[Any] = ()
     policies: Sequence[Any] = ()
+    settings: Sequence[Any] = ()
     try:
         sets = rows_of(invocation.call("sets", action="list"))
         policies = rows_of(invocation.call("replicas", action="list-policies"))
+        settings = rows_of(invocation.call("settings"))
     except CliFailure as failure:
         if failure.code != METHOD_NOT_FOUND:  # else a standalone broker, which has none
             raise
-    return definitions_of(queues, exchanges, sets, policies)
+    return definitions_of(queues, exchanges, sets, policies, settings)
 
 
 def _check(invocation: Invocation, plan: ImportPlan) -> None:

@@ -22,9 +22,17 @@ def print_document(document: object, format_name: str) -> None:
     if format_name == "json":
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
+    click.echo(yaml_text(document), nl=False)
+
+
+def yaml_text(document: object) -> str:
+    """As YAML, that whoever reads it gets the same back: where a line ends in Unicode alone, PyYAML would write it as
+    it is, and read a space."""
     import yaml
 
-    click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    is_same = not any(end in text for end in "\x85\u2028\u2029")
+    return text if is_same else yaml.safe_dump(document, sort_keys=False)
 
 
 def print_facts(facts: Mapping[str, object], format_name: str) -> None:

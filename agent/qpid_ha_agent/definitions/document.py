@@ -1,4 +1,4 @@
-"""Definitions as a file has them: sets, policies, exchanges, queues and bindings.
+"""Definitions as a file has them: sets, policies, exchanges, queues and bindings, and settings of the cluster.
 
 | key | entries | |
 | --- | --- | --- |
@@ -8,6 +8,7 @@
 | `exchanges` | `name`, `kind`, `arguments` | all but the standard ones |
 | `queues` | `name`, `set`, `arguments` | left out are those that belong to a client: see `is_of_client` |
 | `bindings` | `exchange`, `queue`, `key`, `arguments` | of these queues |
+| `settings` | `key`, `value` | those of the cluster; rules of access are one, `acl.rules` |
 
 What is left out has its default. JSON is YAML, too.
 """
@@ -22,7 +23,9 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from qpid_ha_broker.events.types import STRATEGIES
-from qpid_ha_config.errors import ConfigError, nearest, shown
+from qpid_ha_config.errors import ConfigError, SettingsError, nearest, shown
+from qpid_ha_config.kinds import ChangeScope
+from qpid_ha_config.settings import find
 from qpid_ha_config.strict_yaml import StrictLoader, read_yaml
 
 FORMAT: Final = 1
@@ -86,6 +89,13 @@ class BindingDefinition(NamedTuple):
     arguments: Arguments
 
 
+class SettingDefinition(NamedTuple):
+    """A setting that counts for all brokers. `value`: as JSON can carry it, and as a broker shows it."""
+
+    key: str
+    value: object
+
+
 @dataclass(frozen=True)
 class Definitions:
     """All that is defined, each in the order in which it was made, or written."""
@@ -95,6 +105,7 @@ class Definitions:
     exchanges: tuple[ExchangeDefinition, ...] = ()
     queues: tuple[QueueDefinition, ...] = ()
     bindings: tuple[BindingDefinition, ...] = ()
+    settings: tuple[SettingDefinition, ...] = ()
 
     def as_document(self) -> dict[str, Any]:
         """As the file has it: what is as by default is left out."""
@@ -104,6 +115,7 @@ class Definitions:
             "exchanges": [_entry(exchange) for exchange in self.exchanges],
             "queues": [_entry(queue) for queue in self.queues],
             "bindings": [_entry(binding) for binding in self.bindings],
+            "settings": [setting._asdict() for setting in self.settings],
         }
         return {"format": FORMAT, **{name: entries for name, entries in sections.items() if entries}}
 
@@ -128,6 +140,7 @@ def definitions_of(
     exchanges: Sequence[Mapping[str, Any]],
     sets: Sequence[Mapping[str, Any]],
     policies: Sequence[Mapping[str, Any]],
+    settings: Sequence[Mapping[str, Any]] = (),
 ) -> Definitions:
     """What is there, by the lists of a broker."""
     kept = [row for row in queues if not is_of_client(row.get("arguments") or {})]
@@ -149,6 +162,7 @@ def definitions_of(
             for binding in row.get("bindings") or ()
             if binding["queue"] in names
         ),
+        settings=tuple(SettingDefinition(row["key"], row["cluster"]) for row in settings if row["cluster"] is not None),
     )
 
 
@@ -187,6 +201,7 @@ _SECTIONS: Final[dict[str, dict[str, type]]] = {
     "exchanges": {"name": str, "kind": str, "arguments": dict},
     "queues": {"name": str, "set": str, "arguments": dict},
     "bindings": {"exchange": str, "queue": str, "key": str, "arguments": dict},
+    "settings": {"key": str, "value": object},
 }
 """Which fields the entries of each section have, and of what type."""
 _REQUIRED: Final = {
@@ -195,6 +210,7 @@ _REQUIRED: Final = {
     "exchanges": ("name", "kind"),
     "queues": ("name",),
     "bindings": ("exchange", "queue"),
+    "settings": ("key", "value"),
 }
 _TYPES: Final = {str: "a text", int: "a whole number from 1 up", dict: "names with values"}
 
@@ -228,6 +244,7 @@ class _FileReader:
             bindings=tuple(
                 BindingDefinition(**{"key": "", "arguments": {}, **e}) for e in sections.get("bindings", ())
             ),
+            settings=tuple(SettingDefinition(**entry) for entry in sections.get("settings", ())),
         )
 
     def _entries(self, section: str, node: yaml.Node) -> Iterator[dict[str, Any]]:
@@ -255,6 +272,9 @@ class _FileReader:
                 hint = nearest(str(name)[:80], known)
                 raise self._error(key, section, f"there is no field {shown(name)}; {hint}")
             value = self._loader.construct_object(node, deep=True)
+            if known[name] is object:
+                fields[name] = value
+                continue
             if not isinstance(value, known[name]) or isinstance(value, bool) or (isinstance(value, int) and value < 1):
                 raise self._error(node, name, f"expected {_TYPES[known[name]]}, found {shown(value)}")
             if isinstance(value, dict):
@@ -263,9 +283,21 @@ class _FileReader:
         for name in _REQUIRED[section]:
             if fields.get(name) in (None, ""):
                 raise self._error(entry, section, f"{name} is missing")
+        if section == "settings":
+            fields["value"] = self._setting(entry, **fields)
         self._check_word(entry, fields, "kind", EXCHANGE_KINDS)
         self._check_word(entry, fields, "strategy", STRATEGIES)
         return fields
+
+    def _setting(self, entry: yaml.Node, key: str, value: object) -> object:
+        """As a broker shows it."""
+        try:
+            setting = find(key).setting
+            if setting.change is not ChangeScope.CLUSTER:
+                raise SettingsError(key, "it is no setting of a cluster: each broker has its own, in its file")
+            return setting.show(setting.read(value))
+        except SettingsError as error:
+            raise self._error(entry, error.key, error.problem) from None
 
     def _check_word(self, entry: yaml.Node, fields: Mapping[str, Any], name: str, known: Sequence[str]) -> None:
         if name in fields and fields[name] not in known:

@@ -7,10 +7,11 @@ something is there as something else, nothing at all is done until an operator s
 | --- | --- | --- | --- |
 | no | any | made | made |
 | as defined | any | left alone | left alone |
-| otherwise | policies, arguments of a queue or binding | a conflict | changed |
+| otherwise | policies, settings, arguments of a queue or binding | a conflict | changed |
 | otherwise | a set, an exchange, the set of a queue | a conflict | a conflict: only deleting it would help |
 
-Sets are made first, then exchanges, each after the one that it names as its alternate, then queues, then bindings.
+Sets are made first, then exchanges, each after the one that it names as its alternate, then queues, then bindings; and
+settings last: rules of access may be among them, which do not allow the rest.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from qpid_ha_agent.definitions.document import (
     ExchangeDefinition,
     QueueDefinition,
     SetDefinition,
+    SettingDefinition,
 )
 
 _ALTERNATE: Final = "qpid.alternate_exchange"
@@ -97,6 +99,9 @@ class _Planner:
             yield self._queue(queues.get(queue.name), queue)
         for binding in wanted.bindings:
             yield self._binding(bindings.get(binding[:3]), binding)
+        settings = {setting.key: setting for setting in self._there.settings}
+        for setting in wanted.settings:
+            yield self._setting(settings.get(setting.key), setting)
 
     def _policies(self, wanted: Definitions) -> ImportStep | ImportConflict | None:
         thing, there = "policies of replicas", self._there.policies
@@ -172,6 +177,17 @@ class _Planner:
             "arguments": dict(wanted.arguments),
         }
         return ImportStep("create" if there is None else "change", thing, "exchanges", params, _shown(wanted.arguments))
+
+    def _setting(
+        self, there: SettingDefinition | None, wanted: SettingDefinition
+    ) -> ImportStep | ImportConflict | None:
+        thing = f"setting {wanted.key}"
+        if there == wanted:
+            return None
+        if there is not None and not self._update:
+            return ImportConflict(thing, f"it is {there.value}; {_SAY_UPDATE}")
+        params = {"action": "set", **wanted._asdict()}
+        return ImportStep("create" if there is None else "change", thing, "settings", params, str(wanted.value))
 
 
 _SAY_UPDATE: Final = "say --update to have it as the file says"

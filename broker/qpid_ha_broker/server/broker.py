@@ -164,6 +164,8 @@ class Broker:
         changed = [key for key in newer if older[key] != newer[key]]
         for key in changed:
             log.info("setting %s changed from %s to %s", key, older[key], newer[key])
+        if settings.access != before.access:
+            self.files.access.settings_changed()
         if not self.is_loaded:  # nobody but access control has other settings by then
             return []
         self.admission.limits = _admission_limits(settings, self.listeners.descriptors)
@@ -232,7 +234,9 @@ class Broker:
         """Be a member, of the cluster or of none. Raises what `Membership` does."""
         cluster_map = self.container.default.resources.replicated.state.map
         self.layers.shared = cluster_map.settings
-        self.layers.change(self.layers.own)
+        before = self.layers.current
+        if self.layers.change(self.layers.own).access != before.access:
+            self.files.access.settings_changed()
         self.membership = Membership(self, self.broker_store, restored)
         own = ConnectionMethods(self.connections, self.schedule_turn, lambda: self.container.management.record)
         methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())

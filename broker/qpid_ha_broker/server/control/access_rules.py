@@ -64,12 +64,13 @@ class AccessRules:
     def reload(self, params: dict[str, object]) -> object:
         """Read the list again, and end what is not allowed any more. Raises ControlError: the rules in force stay."""
         check_parameters("reload-acl", params)
-        wanted = self._holder.current().access
+        layers = self._holder.layers
+        wanted = layers.own.access
         try:
             if self._reread is not None:
                 wanted = self._reread()
             read = _read(wanted)
-            if read is None and self._access.rules is not None:
+            if read is None and self._access.rules is not None and "acl.rules" not in layers.shared:
                 raise SettingsError(
                     "acl.rules", "the configuration has no acl any more: to do without, restart the broker"
                 )
@@ -77,14 +78,23 @@ class AccessRules:
             log.error("the acl was not read again, and the rules in force stay: %s", error)
             key = "acl.rules" if wanted.file is None else "acl.file"
             raise ControlError(REFUSED, f"{error}; the rules in force stay", {"key": key}) from None
-        self._holder.replace(replace(self._holder.layers.own, access=wanted))
+        in_force = layers.change(replace(layers.own, access=wanted)).access
+        ended = self._put_anew(read if in_force == wanted else _read(in_force))
+        rules, limits = len(self._access.rules or ()), len(self._limits.rules)
+        file = None if in_force.file is None else str(in_force.file)
+        return {"file": file, "rules": rules, "limits": limits, "ended": ended}
+
+    def settings_changed(self) -> None:
+        """Of this broker, or of its cluster: the rules in force are others, and what they do not allow ends."""
+        self._put_anew(_read(self._holder.current().access))
+
+    def _put_anew(self, read: AccessList | None) -> int:
+        """How many links and connections that has ended."""
         self._put_in_force(read)
         ended = self._connections.check_access()
-        rules, limits = len(self._access.rules or ()), len(self._limits.rules)
         text = "the acl was read again: %d rules, %d limits; %d links and connections were ended by the rules"
-        log.info(text, rules, limits, ended)
-        file = None if wanted.file is None else str(wanted.file)
-        return {"file": file, "rules": rules, "limits": limits, "ended": ended}
+        log.info(text, len(self._access.rules or ()), len(self._limits.rules), ended)
+        return ended
 
     def check(self, params: dict[str, object]) -> object:
         """Which rule decides for `user` (empty or `anonymous`: nobody), `action`, `node`, and a client from elsewhere
