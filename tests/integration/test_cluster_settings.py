@@ -27,10 +27,15 @@ async def has(cluster: InProcessCluster, value: str) -> None:
 async def form(cluster: InProcessCluster) -> None:
     """With `a` as the primary, which is the controller, and knows of all."""
     await cluster.form("a")
-    for broker in cluster.brokers.values():
-        sets = broker.sets
-        assert sets is not None
-        await eventually(lambda sets=sets: not sets.client.problem)
+    for name in cluster.brokers:
+        await knows_controller(cluster, name)
+
+
+async def knows_controller(cluster: InProcessCluster, name: str) -> None:
+    sets = cluster.brokers[name].sets
+    assert sets is not None
+    client = sets.client
+    await eventually(lambda: not client.problem)
 
 
 @in_event_loop
@@ -46,7 +51,7 @@ async def test_what_is_set_at_a_backup_is_in_force_at_all_and_at_the_next_primar
         assert in_force(cluster) == {"b": "2MiB", "c": "2MiB"}
         await cluster.start("a")
         await has(cluster, "2MiB")
-        await eventually(lambda: not (sets := cluster.brokers["c"].sets) or not sets.client.problem)
+        await knows_controller(cluster, "c")
         await cluster.ask("c", "settings", action="unset", key=KEY)
         await has(cluster, "100MiB")
         history = await cluster.ask("a", "settings", action="history")

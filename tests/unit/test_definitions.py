@@ -192,7 +192,7 @@ def test_what_belongs_to_clients_and_what_is_always_there_is_not_exported() -> N
         {"pattern": "a*", "replicas": 2, "origin": "of the cluster"},
         {"pattern": "*", "replicas": 3, "origin": "the setting ha.min-replicas of a"},
     ]
-    settings = [
+    settings: list[dict[str, object]] = [
         {"key": "sessions.max", "own": 10_000, "cluster": 5, "in_force": 5},
         {"key": "name", "own": "a", "cluster": None, "in_force": "a"},
     ]
