@@ -167,6 +167,11 @@ class Exchange(ABC):
         """The keys by which bindings lead to that queue, the oldest first."""
         return list(self._keys_of_queue.get(queue, ()))
 
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """All queues to which bindings lead."""
+        return tuple(self._keys_of_queue)
+
     def bindings(self) -> list[Binding]:
         """All bindings, the oldest first."""
         return list(self._bindings.values())
