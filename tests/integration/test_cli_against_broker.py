@@ -181,3 +181,32 @@ def test_messages_are_copied_chosen_and_dead_letters_are_tried_again(
     assert f"3 messages of queue {dead} are to be delivered again: 3 to {address}" in retried
     assert bodies(client.browse(address)) == ["red", "blue", "red"]
     assert bodies(client.browse(dead)) == ["blue"]
+
+
+def test_messages_are_redirected_to_where_an_exchange_leads_with_each(
+    qpid_ha: Run, client: BlockingClient, address: str
+) -> None:
+    exchange, red, all_of_them = f"{address}-x", f"{address}-red", f"{address}-all"
+    done(qpid_ha("exchange", "create", exchange, "--kind", "topic"))
+    for queue, key in ((red, "red"), (all_of_them, "red"), (all_of_them, "blue")):
+        done(qpid_ha("queue", "create", queue))
+        done(qpid_ha("exchange", "bind", exchange, queue, key))
+    done(qpid_ha("queue", "create", address))
+    client.send(address, *(Message(body=text, subject=text) for text in ("red", "blue", "green", "red")))
+    told = done(qpid_ha("queue", "redirect", address, exchange, "--count", "3"))
+    where = f"3 to {all_of_them}, 2 to {red}"
+    stays = "; 1 stay, which no binding takes"
+    assert told == f"3 messages of queue {address} published to {exchange}: {where}{stays}\n"
+    assert bodies(client.browse(red)) == ["red", "red"]
+    assert bodies(client.browse(all_of_them)) == ["red", "blue", "red"]
+    assert bodies(client.browse(address)) == ["green"]
+    done(qpid_ha("queue", "set", red, "--max-messages", "2"))
+    full = done(qpid_ha("queue", "redirect", address, exchange, "--key", "red"))
+    assert full.startswith(
+        f"0 messages of queue {address} published to {exchange}; 1 stay, for which there is no room:"
+    )
+    assert f"queue {red} is full" in full
+    answer = json.loads(done(qpid_ha("queue", "redirect", address, exchange, "--key", "blue", "--format", "json")))
+    assert (answer["moved"], answer["to"], answer["unrouted"]) == (1, {all_of_them: 1}, 0)
+    refused = qpid_ha("queue", "redirect", address, "nowhere")
+    assert (refused.returncode, "no exchange nowhere" in refused.stderr) == (1, True), refused.stderr

@@ -76,6 +76,7 @@ REQUESTS: list[tuple[str, dict[str, object], bool]] = [
     ("queues", {"action": "move", "name": "q", "to": "none"}, True),
     ("queues", {"action": "copy", "name": "q", "to": "none"}, True),
     ("queues", {"action": "retry", "name": "q"}, True),
+    ("queues", {"action": "redirect", "name": "q", "exchange": "amq.fanout", "key": "k"}, True),
     ("queues", {"action": "delete", "name": "none"}, True),
     ("exchanges", {}, False),
     ("exchanges", {"action": "read", "name": "amq.topic"}, False),

@@ -12,7 +12,7 @@ from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.serving import STUCK_S, StuckQueue
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.configuration import Configuration
-from qpid_ha_broker.model.commands.moving import PORTION_MESSAGES, begin_move
+from qpid_ha_broker.model.commands.moving import PORTION_MESSAGES, Redirection, begin_move
 from qpid_ha_broker.model.errors import (
     NotEnoughReplicas,
     NotFound,
@@ -20,8 +20,10 @@ from qpid_ha_broker.model.errors import (
     QueueFull,
     RefusedBefore,
 )
+from qpid_ha_broker.model.exchanges.exchange import Binding, FanoutExchange
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.sequence import SUBMITTED
+from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.resources import publish_numbered
 from qpid_ha_broker.model.transactions.transaction import Publish, Transaction
 
@@ -341,6 +343,25 @@ def test_messages_are_moved_by_a_member_that_owns_their_queue_and_each_is_in_one
     for member in group.members:
         assert (held(member), len(held(member, "other"))) == (["0"], 2 * PORTION_MESSAGES)
     assert group.b.serving.member.queues.owner(group.b.queue().id) != "b"
+
+
+def test_messages_are_redirected_by_a_member_that_owns_their_queue_and_each_is_in_it_or_in_all_others(
+    group: LittleGroup,
+) -> None:
+    two_queues(group)
+    group.a.write(ev.QueueDeclared("third", {}))
+    group.settle()
+    default, exchange = Catalog(), FanoutExchange(1, "x", {})
+    default.add_exchange(exchange)
+    default.map.apply(9, ev.SetPlaced(group.b.resources.name, ("a", "b", "c"), (), "", 0, 0))
+    for placed, name in enumerate(("other", "third"), start=10):
+        default.map.apply(placed, ev.QueuePlaced(name, group.b.resources.name, {}, False))
+        exchange.bind(Binding(placed, "", {}))
+    move = begin_move(group.b.resources, group.b.queue(), Redirection(exchange, default))
+    group.settle()
+    assert (move.failure, move.count) == (None, 2 * PORTION_MESSAGES + 1)
+    for member in group.members:
+        assert [len(held(member, name)) for name in ("q", "other", "third")] == [0, move.count, move.count]
 
 
 def test_a_ring_is_not_filled_beyond_its_limits_by_what_is_moved_to_it(group: LittleGroup) -> None:

@@ -25,6 +25,7 @@ from qpid_ha_broker.model.errors import (
     QueueFull,
     QueueLocked,
 )
+from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE, TEMPORARY_SUBSCRIPTION
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
@@ -329,3 +330,14 @@ def test_a_dead_letter_stays_where_its_queue_has_gone_or_is_full() -> None:
     assert (move.count, move.passed) == (0, 1)
     assert isinstance(move.failure, QueueFull)
     assert bodies(dead.messages) == ["gone", "full"]
+
+
+def test_a_dead_letter_that_says_that_it_died_where_the_broker_alone_is_heard_stays() -> None:
+    """Who may publish to the queue of dead letters can say anything."""
+    core = Core()
+    dead, listener = core.dead_letter_queue(), core.queue(f"{TEMPORARY_SUBSCRIPTION}1", alternate_exchange="dlx")
+    core.resources.replicated.declare_standard_exchanges()
+    core.configuration.bind(NOTICE_EXCHANGE, listener.name, "cluster", {})
+    core.publish(dead, message("forged", death=f"{listener.name}/rejected/0"))
+    move = moved(core, begin_move(core.resources, dead, None))
+    assert (move.count, move.passed, bodies(listener.messages)) == (0, 1, [])

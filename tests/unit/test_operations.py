@@ -27,6 +27,7 @@ from qpid_ha_broker.access.operations import (
     ControllerForm,
     Effect,
     ManagementForm,
+    NodePermission,
     Operation,
     OperationTable,
     ParameterKind,
@@ -46,7 +47,7 @@ NAME, TEXT = ParameterKind.NAME, ParameterKind.TEXT
 OLGA = Caller(AuditChannel.HTTP, "olga", "192.0.2.1")
 
 ANNOTATE = Operation(
-    ControlForm("queues", "annotate", TokenRole.OPERATOR, ("name",), ((Permission.BROWSE, "name"),)),
+    ControlForm("queues", "annotate", TokenRole.OPERATOR, ("name",), (NodePermission(Permission.BROWSE, "name"),)),
     ManagementForm("queue", "ANNOTATE", Permission.BIND, ("name", "identity"), ("note",), "Annotated"),
     {"name": NAME, "note": TEXT},
     Effect.WRITES,
@@ -236,7 +237,11 @@ def changed(row: Operation, control: Fields | None = None, management: Fields | 
     [
         (changed(ANNOTATE, {"audited": None}), "which parameters are audited"),
         (changed(ANNOTATE, {"audited": ("name", "nmae")}), "no parameters nmae, which are audited"),
-        (changed(ANNOTATE, {"queues": ((Permission.BROWSE, "note"),)}), "a queue that no parameter names"),
+        (changed(ANNOTATE, {"nodes": (NodePermission(Permission.BROWSE, "note"),)}), "a queue that no parameter names"),
+        (
+            changed(ANNOTATE, {"nodes": (NodePermission(Permission.PUBLISH, "name", "key"),)}),
+            "a topic that no parameter names",
+        ),
         (changed(ANNOTATE, {"action": "purge"}), "queues purge: it has two rows"),
         (changed(ANNOTATE, {"method": "get"}), "get: it has actions, and a row without one"),
         (changed(ANNOTATE, {"method": "new"}), "new: its first action changes something"),

@@ -19,8 +19,9 @@ from paired_links import subscribe
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.queue_messages import COUNT_MOST, QueueLook, QueueMessages
 from qpid_ha_broker.amqp.wire.message_facts import DEPTH_MAX, SECTION_BYTES, SECTIONS_MOST, describe_message
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.commands.administration import Administration, Facts
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet, Unavailable
 from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.sequence import load_bodies
 from qpid_ha_broker.model.transactions.transaction import Message
@@ -229,6 +230,7 @@ def test_a_broker_says_who_leads_the_set_of_a_queue_that_it_has_no_replica_of() 
         lambda: messages_of(broker).payload("far"),
         lambda: messages_of(broker).move("far", "plain"),
         lambda: messages_of(broker).move("plain", "far"),
+        lambda: messages_of(broker).redirect("far", "amq.fanout"),
     ):
         with pytest.raises(ServedElsewhere, match="primary is beta"):
             ask()
@@ -246,6 +248,8 @@ def test_a_replica_shows_what_it_holds_and_has_nothing_moved() -> None:
     assert (contents(rows), answer["set"], answer["replica"]) == (["x"], "red", True)
     with pytest.raises(ServedElsewhere, match="beta"):
         messages_of(broker).move("red", "red")
+    with pytest.raises(ServedElsewhere, match="beta"):
+        messages_of(broker).redirect("red", "amq.fanout")
 
 
 def test_nothing_moves_from_one_set_to_another() -> None:
@@ -254,6 +258,82 @@ def test_nothing_moves_from_one_set_to_another() -> None:
         messages_of(broker).move("red", "blue")
     with pytest.raises(NotFound):
         messages_of(broker).move("red", "nowhere")
+
+
+def fan(broker: SeveralSets, *queues: str) -> None:
+    """An exchange that leads to these queues of whichever sets."""
+    default = broker.container.default
+    for name in ("red", "blue"):
+        default.resources.replicated.write(ev.SetPlaced(name, ("alpha",), (), "", 0, 0))
+    for name, set_name in broker.directory.queues.items():
+        default.resources.replicated.write(ev.QueuePlaced(name, set_name, {}, False))
+    default.configuration.declare_exchange("fan", "fanout", {})
+    for name in queues:
+        default.configuration.bind("fan", name, "", {})
+    broker.settle_down()
+
+
+def count_in(broker: SeveralSets, set_name: str, name: str) -> int:
+    return broker.set(set_name).resources.catalog.queues[name].messages.count
+
+
+def redirected(broker: SeveralSets, name: str) -> Facts:
+    pending = messages_of(broker).redirect(name, "fan")
+    broker.settle_down()
+    done = pending.done()
+    assert done is not None
+    return done.result
+
+
+def put(broker: SeveralSets, set_name: str, name: str, *texts: str) -> None:
+    resources = broker.set(set_name).resources
+    for text in texts:
+        resources.publish(resources.catalog.queues[name], Message(proton.Message(text).encode()), START_MS)
+
+
+def test_an_exchange_redirects_messages_within_a_set_wherever_the_exchange_is() -> None:
+    """Exchanges are in `default`: where another broker leads that, the replica here says where they lead."""
+    broker = SeveralSets()
+    for name in ("red.1", "red.2"):
+        broker.declare("red", name)
+    fan(broker, "red.1", "red.2")
+    put(broker, "red", "red", "x", "y")
+    broker.lead_elsewhere("default", None)
+    assert redirected(broker, "red") == {
+        "name": "red", "exchange": "fan", "moved": 2, "to": {"red.1": 2, "red.2": 2},
+        "held": 0, "passed": 0, "unrouted": 0, "full": 0, "no_room": None,
+    }  # fmt: skip
+    assert [count_in(broker, "red", name) for name in ("red", "red.1", "red.2")] == [0, 2, 2]
+
+
+@pytest.mark.parametrize(("source", "set_name"), [("red", "red"), ("plain", "default")])
+def test_an_exchange_that_leads_to_another_set_redirects_nothing(source: str, set_name: str) -> None:
+    broker = SeveralSets()
+    fan(broker, "red", "plain")
+    put(broker, set_name, source, "x")
+    with pytest.raises(OtherSet, match=f"{source} is in the resource set {set_name}.*export the queue"):
+        messages_of(broker).redirect(source, "fan")
+    assert count_in(broker, set_name, source) == 1
+
+
+def test_an_exchange_whose_bindings_may_not_all_have_come_redirects_nothing() -> None:
+    broker = SeveralSets()
+    fan(broker, "red")
+    broker.container.default.resources.replicated.is_level = False
+    with pytest.raises(Unavailable, match="bindings of exchange fan"):
+        messages_of(broker).redirect("red", "fan")
+
+
+def test_a_queue_that_is_on_its_way_out_is_left_out_and_one_that_is_on_its_way_is_waited_for() -> None:
+    broker = SeveralSets()
+    broker.declare("red", "red.1")
+    broker.directory.queues["red.2"] = "red"
+    fan(broker, "red.1", "red.2")
+    put(broker, "red", "red", "x")
+    with pytest.raises(NotFound, match=r"red\.2 is not there yet"):
+        messages_of(broker).redirect("red", "fan")
+    broker.container.default.resources.replicated.write(ev.QueuePlaced("red.2", "red", {}, True))
+    assert redirected(broker, "red")["to"] == {"red.1": 1}
 
 
 # --- as the control socket has it
@@ -290,6 +370,13 @@ def test_over_the_control_socket_a_look_tells_where_to_go_on_and_a_move_how_many
     }  # fmt: skip
     assert ask(action="copy", name="q", to="other", count=3)["copied"] == 3
     assert ask(action="retry", name="q")["passed"] == 10
+    assert ask(action="redirect", name="q", exchange="amq.direct", key="none", count=4)["unrouted"] == 10
+    with pytest.raises(ControlError, match="exchange is missing"):
+        ask(action="redirect", name="q")
+    with pytest.raises(ControlError, match="key is of type int"):
+        ask(action="redirect", name="q", exchange="amq.direct", key=7)
+    with pytest.raises(ControlError, match="no exchange"):
+        ask(action="redirect", name="q", exchange="other")
     with pytest.raises(ControlError, match="selector"):
         ask(action="copy", name="q", to="other", selector="a = = b")
     for wrong in ({"to": None}, {"to": "q"}, {"to": "other", "count": 0}, {"to": "other", "count": 1, "id": 1}):
@@ -298,6 +385,20 @@ def test_over_the_control_socket_a_look_tells_where_to_go_on_and_a_move_how_many
     with pytest.raises(ControlError) as refused:
         ask(action="move", name="q", to="nowhere")
     assert (refused.value.code, refused.value.data) == (REFUSED, {"reason": "not-found"})
+
+
+def test_what_cannot_be_read_is_not_redirected_unless_a_key_says_where_it_goes(
+    broker: PairedBroker, client: PairedClient
+) -> None:
+    client.publish("q", proton.Message("x", subject="s"))
+    broker.container.default.resources.publish(broker.queue("q"), Message(b"\x00\x53\x73\xff"), START_MS)
+    administration = broker.container.management.administration
+    ask = partial(asked, administration, broker.turn)
+    administration.create_queue("other")
+    administration.bind("amq.topic", "other", "#")
+    answer = ask(action="redirect", name="q", exchange="amq.topic")
+    assert (answer["moved"], answer["unrouted"], answer["to"]) == (1, 1, {"other": 1})
+    assert ask(action="redirect", name="q", exchange="amq.topic", key="s")["moved"] == 1
 
 
 def test_what_is_on_disk_alone_is_read_and_stays_there() -> None:

@@ -18,7 +18,7 @@ from qpid_ha_config.settings import BrokerSettings
 
 OLGA = PeerIdentity("10.0.0.1:5", "olga", is_admin=True)
 OF_MESSAGES = [
-    action for action, row in OPERATIONS.by_method["queues"].items() if row.control is not None and row.control.queues
+    action for action, row in OPERATIONS.by_method["queues"].items() if row.control is not None and row.control.nodes
 ]
 ALL = {"browse", "consume", "publish", "purge"}
 NEEDED = {
@@ -27,6 +27,7 @@ NEEDED = {
     "move": {"consume", "publish"},
     "copy": {"browse", "publish"},
     "retry": {"consume", "publish"},
+    "redirect": {"consume", "publish"},
     "purge": {"purge"},
 }
 
@@ -50,7 +51,7 @@ def is_refused(rules: list[str], method: str, **params: object) -> bool:
 
 @pytest.mark.parametrize("action", OF_MESSAGES)
 def test_each_action_on_messages_needs_its_permission_on_the_queue_besides(action: str) -> None:
-    params: dict[str, object] = {"action": action, "name": "q", "to": "other"}
+    params: dict[str, object] = {"action": action, "name": "q", "to": "other", "exchange": "other"}
     for left_out in sorted(ALL):
         rules = ["allow olga administer", f"allow olga {','.join(sorted(ALL - {left_out}))}"]
         assert is_refused(rules, "queues", **params) is (left_out in NEEDED[action]), left_out
@@ -67,3 +68,22 @@ def test_it_is_asked_of_the_queue_that_is_meant() -> None:
     assert is_refused(rules, "queues", action="retry", name="q")
     assert not is_refused([*rules, "allow olga publish *"], "queues", action="retry", name="q")
     assert not is_refused(rules, "connections", action="close", id=1)
+
+
+def test_who_may_publish_some_topics_alone_has_to_say_the_key_of_what_is_redirected() -> None:
+    rules = ["allow olga administer", "allow olga consume q", "allow olga publish amq.topic/news.*"]
+    redirect: dict[str, object] = {"action": "redirect", "name": "q", "exchange": "amq.topic"}
+    assert not is_refused(rules, "queues", **redirect, key="news.today")
+    assert is_refused(rules, "queues", **redirect, key="weather")
+    assert is_refused(rules, "queues", **redirect)
+    assert is_refused(rules, "queues", **redirect, key=None)
+
+
+def test_a_topic_that_is_denied_is_so_for_what_is_redirected() -> None:
+    rules = ["allow olga administer", "allow olga consume q", "deny olga publish amq.topic/secret.*"]
+    rules.append("allow olga publish amq.topic")
+    redirect: dict[str, object] = {"action": "redirect", "name": "q", "exchange": "amq.topic"}
+    assert is_refused(rules, "queues", **redirect, key="secret.plan")
+    assert is_refused(rules, "queues", **redirect)
+    assert is_refused(rules, "queues", **redirect, key=None)
+    assert not is_refused(rules, "queues", **redirect, key="news")

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model_support import Core
+from qpid_ha_broker.events.types import Bound
 from qpid_ha_broker.model.errors import LimitReached
 from qpid_ha_broker.model.exchanges import exchange as exchanges
+from qpid_ha_broker.model.exchanges import topic_trie
 from qpid_ha_broker.model.exchanges.exchange import Binding, make_exchange
 from qpid_ha_broker.model.exchanges.topic_trie import Reach, TopicTrie
 
@@ -96,6 +99,52 @@ def test_an_exchange_leads_to_any_number_of_queues_by_topics_and_one_topic_to_so
     with pytest.raises(LimitReached):
         bind(15, "topic.1")
     bind(16, "topic.2")
+
+
+def longest(unit: str) -> str:
+    """The pattern of so many of `unit` that has 255 bytes at most."""
+    return ".".join([unit] * (exchanges.MAX_PATTERN_BYTES // (len(unit) + 1)))
+
+
+@pytest.mark.parametrize("unit", ["#", "#.*", "#.a", "#.a.a", "#.a.#.*", "a.#", "*.a.#"])
+def test_no_pattern_that_may_be_bound_costs_a_topic_more_than_some_thousand_steps(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 255 bytes cost a topic of 128 words 16,500, and let one of 157 be refused, whoever it was for."""
+    monkeypatch.setattr(topic_trie, "MATCH_STEPS", (exchanges.MAX_OPEN_WORDS + 1) * 129)
+    assert topic_trie.MATCH_STEPS < 5000
+    exchange, words = make_exchange("topic", 1, "x", {}), longest(unit).split(".")
+    with pytest.raises(LimitReached, match="at most 32 words from its first # on"):
+        exchange.check_room(Binding(1, longest(unit), {}))
+    taken = Binding(1, ".".join(words[: words.index("#") + exchanges.MAX_OPEN_WORDS]), {})
+    exchange.check_room(taken)
+    exchange.bind(taken)
+    exchange.route_message(".".join(["a"] * 128), b"")
+
+
+def test_words_before_the_first_wildcard_for_many_cost_nothing_more() -> None:
+    exchange = make_exchange("topic", 1, "x", {})
+    for key in ("a" + ".a" * 120, "*" + ".*" * 120, "a" + ".*" * 90 + ".#" + ".b" * 31, "a.b#" + ".c" * 90):
+        exchange.check_room(Binding(1, key, {}))
+    with pytest.raises(LimitReached, match="found 33"):
+        exchange.check_room(Binding(1, "a" + ".*" * 90 + ".#" + ".b" * 32, {}))
+
+
+def test_a_pattern_that_an_earlier_release_took_is_still_there_and_leads_where_it_did() -> None:
+    core, pattern = Core(), longest("#.a")
+    core.queue("q")
+    core.exchange("x", "topic")
+    with pytest.raises(LimitReached, match="words from its first #"):
+        core.configuration.bind("x", "q", pattern, {})
+    bound = Bound(core.catalog.exchanges["x"].id, core.catalog.queues["q"].id, pattern, {})
+    core.resources.replicated.write(bound)
+    core.check()
+    again = core.followed()
+    (queue,) = again.route(again.catalog.exchanges["x"], b";;", "a" + ".a" * 63)
+    assert queue.name == "q"
+    core.configuration.bind("x", "q", pattern, {})  # as a client that comes back asks for it
+    core.configuration.unbind("x", "q", pattern)
+    assert not core.catalog.exchanges["x"].bindings()
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 3), patterns), max_size=20), st.lists(keys, min_size=1))

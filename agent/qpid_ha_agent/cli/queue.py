@@ -23,7 +23,7 @@ from qpid_ha_agent.cli.output import (
 )
 from qpid_ha_agent.cli.parameters import duration, read_arguments, size
 from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
-from qpid_ha_agent.cli.queue_messages import copy, export_queue, import_queue, move, peek, retry
+from qpid_ha_agent.cli.queue_messages import copy, export_queue, import_queue, move, peek, redirect, retry
 
 COLUMNS = ("name", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued")
 
@@ -62,7 +62,7 @@ def queue() -> None:
     """Queues of the broker."""
 
 
-for of_messages in (peek, move, copy, retry, export_queue, import_queue):
+for of_messages in (peek, move, copy, retry, redirect, export_queue, import_queue):
     queue.add_command(of_messages)
 
 

@@ -1,4 +1,4 @@
-"""`qpid-ha queue peek|move|copy|retry|export|import`: what is in a queue, and how it gets elsewhere."""
+"""`qpid-ha queue peek|move|copy|retry|redirect|export|import`: what is in a queue, and how it gets elsewhere."""
 
 from __future__ import annotations
 
@@ -106,9 +106,10 @@ def _print_message(row: dict[str, Any]) -> None:
 
 
 def _selection_options(command: Command) -> Command:
+    """Add the options that say which messages are meant; the command gets them as a request has them."""
     for option in (
         click.option("--selector", metavar="SELECTOR", help="Those that match only, as \"colour = 'red'\"."),
-        click.option("--id", "message_id", metavar="ID", help="This message alone."),
+        click.option("--id", metavar="ID", help="This message alone."),
         click.option("--count", type=click.IntRange(min=1), help="The oldest so many only."),
     ):
         command = option(command)
@@ -121,17 +122,12 @@ def _selection_options(command: Command) -> Command:
 @_selection_options
 @common_options
 @click.pass_obj
-def move(
-    invocation: Invocation, name: str, to: str, count: int | None, message_id: str | None, selector: str | None
-) -> None:
+def move(invocation: Invocation, /, **asked: object) -> None:
     """Move messages that nobody has acquired to another queue of the same resource set.
 
     Each is in one of the two queues at any time, whatever fails. A move that was interrupted can be repeated.
     """
-    asked = {"name": name, "to": to, "count": count, "id": message_id, "selector": selector}
-    answer = _to_another_queue(invocation, "move", asked)
-    text = f"{answer.get('moved')} messages moved from queue {name} to {to}{_staying(answer)}"
-    print_outcome(answer, text, invocation.format)
+    _go_elsewhere(invocation, "move", asked, "{moved} messages moved from queue {name} to {to}")
 
 
 @click.command()
@@ -140,17 +136,12 @@ def move(
 @_selection_options
 @common_options
 @click.pass_obj
-def copy(
-    invocation: Invocation, name: str, to: str, count: int | None, message_id: str | None, selector: str | None
-) -> None:
+def copy(invocation: Invocation, /, **asked: object) -> None:
     """Copy messages to another queue of the same resource set; they stay where they are.
 
     Copies are messages of their own. A copy that was interrupted and is repeated makes those again that it had made.
     """
-    asked = {"name": name, "to": to, "count": count, "id": message_id, "selector": selector}
-    answer = _to_another_queue(invocation, "copy", asked)
-    text = f"{answer.get('copied')} messages copied from queue {name} to {to}{_staying(answer)}"
-    print_outcome(answer, text, invocation.format)
+    _go_elsewhere(invocation, "copy", asked, "{copied} messages copied from queue {name} to {to}")
 
 
 @click.command()
@@ -159,30 +150,52 @@ def copy(
 @_selection_options
 @common_options
 @click.pass_obj
-def retry(
-    invocation: Invocation, name: str, to: str | None, count: int | None, message_id: str | None, selector: str | None
-) -> None:
+def retry(invocation: Invocation, /, **asked: object) -> None:
     """Move dead letters in QUEUE back to where they died, to be delivered again; with TO to that queue only.
 
     What says of no such queue, or of one that is not there or in another resource set, stays. A message says itself
     where it died: who may publish to QUEUE can say anything.
     """
-    asked = {"name": name, "to": to, "count": count, "id": message_id, "selector": selector}
-    answer = _to_another_queue(invocation, "retry", asked)
+    _go_elsewhere(invocation, "retry", asked, "{moved} messages of queue {name} are to be delivered again{where}")
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.argument("exchange")
+@click.option("--key", metavar="KEY", help="The routing key of all of them; default: of each its own subject.")
+@_selection_options
+@common_options
+@click.pass_obj
+def redirect(invocation: Invocation, /, **asked: object) -> None:
+    """Publish messages in QUEUE that nobody has acquired to EXCHANGE, and take them out of QUEUE.
+
+    Each comes to all queues to which the bindings of EXCHANGE lead with it, or stays in QUEUE: if none does, or if one
+    of the queues is full. The queues are of the same resource set as QUEUE; QUEUE itself may be among them. A redirect
+    that was interrupted can be repeated.
+    """
+    _go_elsewhere(invocation, "redirect", asked, "{moved} messages of queue {name} published to {exchange}{where}")
+
+
+def _go_elsewhere(invocation: Invocation, action: str, asked: dict[str, object], text: str) -> None:
+    """Carry out `action` (move, copy, retry or redirect), which may take as long as there are messages, and say what
+    came of it. `text` has the names of what is asked and answered in braces; `where`: which queues they came to."""
+    answer = facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action=action, **asked))
     targets = answer.get("to") or {}
-    where = ", ".join(f"{moved} to {queue}" for queue, moved in sorted(targets.items()))
-    text = f"{answer.get('moved')} messages of queue {name} are to be delivered again{f': {where}' if where else ''}"
-    print_outcome(answer, f"{text}{_staying(answer)}", invocation.format)
-
-
-def _to_another_queue(invocation: Invocation, action: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """What came of `action` (move, copy or retry), which may take as long as there are messages."""
-    return facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action=action, **asked))
+    where = ""
+    if isinstance(targets, dict):
+        where = ", ".join(f"{count} to {queue}" for queue, count in sorted(targets.items()))
+    values = {**asked, "moved": None, "copied": None, **answer, "where": f": {where}" if where else ""}
+    print_outcome(answer, f"{text.format_map(values)}{_staying(answer)}", invocation.format)
 
 
 def _staying(answer: dict[str, Any]) -> str:
-    held = f"; {answer['held']} stay, which consumers hold" if answer.get("held") else ""
-    return held + (f"; {answer['passed']} stay, which are not meant" if answer.get("passed") else "")
+    reasons = (
+        ("held", "which consumers hold"),
+        ("passed", "which are not meant"),
+        ("unrouted", "which no binding takes"),
+        ("full", f"for which there is no room: {answer.get('no_room')}"),
+    )
+    return "".join(f"; {answer[name]} stay, {reason}" for name, reason in reasons if answer.get(name))
 
 
 @click.command("export")

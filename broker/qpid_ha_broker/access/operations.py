@@ -24,6 +24,7 @@ from qpid_ha_broker.model.commands.administration import (
     once_all_is_shown,
 )
 from qpid_ha_broker.model.commands.browsing_requests import BrowsingRequests
+from qpid_ha_broker.model.exchanges.topic_trie import ANY_WORDS
 from qpid_ha_broker.model.queues.sequence import NO_LIMIT
 
 ALL: Final = ""
@@ -92,6 +93,10 @@ class MessageRequests(Protocol):
     def retry(self) -> Callable[..., object]:
         """Dead letters, back to where they died."""
 
+    @property
+    def redirect(self) -> Callable[..., object]:
+        """To the queues to which an exchange leads."""
+
 
 class ManagedObjects(NamedTuple):
     """Where the methods are that `Operation.call` names."""
@@ -117,6 +122,21 @@ class Listing(NamedTuple):
     facts_of: Callable[[str], object]
 
 
+class NodePermission(NamedTuple):
+    """What is needed through AMQP of a node that a request of JSON-RPC names."""
+
+    permission: Permission
+    node: str
+    """The parameter that names the queue or exchange."""
+    topic: str = ""
+    """The parameter with the routing key, of an exchange. Empty: it is about a queue."""
+
+    def topic_of(self, params: Mapping[str, object]) -> str | None:
+        """The topic of the node that a request is about; where it leaves the key out, all of them."""
+        key = params.get(self.topic)
+        return (ANY_WORDS if key is None else str(key)) if self.topic else None
+
+
 class ControlForm(NamedTuple):
     """An operation as JSON-RPC has it, and who may ask for it there."""
 
@@ -127,9 +147,9 @@ class ControlForm(NamedTuple):
     """The least role of a token of the HTTP port. With `force` something may be lost: that takes ADMIN in any case."""
     audited: AuditedParameters | None = None
     """What the audit log has of the parameters. None: there is no line, as it changes nothing."""
-    queues: tuple[tuple[Permission, str], ...] = ()
-    """About messages: which permission is needed through AMQP beside ADMINISTER, on the queue that a parameter names.
-    So there may be administrators who do not see what clients send."""
+    nodes: tuple[NodePermission, ...] = ()
+    """About messages: which permissions are needed through AMQP beside ADMINISTER. So there may be administrators who
+    do not see what clients send."""
     instead: Permission | None = None
     """A permission with which ADMINISTER is not needed through AMQP; None: it always is."""
     reads_with: Callable[[Mapping[str, object]], bool] | None = None
@@ -190,7 +210,7 @@ class Operation(NamedTuple):
     @property
     def is_for_primary(self) -> bool:
         """Whether a backup refuses it: it may not write, and what it has of messages may never have been confirmed."""
-        return self.answered is AnswerTime.COMMITTED or (self.control is not None and bool(self.control.queues))
+        return self.answered is AnswerTime.COMMITTED or (self.control is not None and bool(self.control.nodes))
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -300,8 +320,10 @@ def _problems(row: Operation) -> Iterator[str]:
             yield "it reads, and has audited parameters" if reads else "it writes: which parameters are audited?"
         if unknown := {*(control.audited or ())} - {*row.parameters}:
             yield f"it has no parameters {', '.join(sorted(unknown))}, which are audited"
-        if any(row.parameters.get(name) is not ParameterKind.NAME for _, name in control.queues):
+        if any(row.parameters.get(needed.node) is not ParameterKind.NAME for needed in control.nodes):
             yield "it needs a permission on a queue that no parameter names"
+        if any(needed.topic and needed.topic not in row.parameters for needed in control.nodes):
+            yield "it needs a permission on a topic that no parameter names"
         if control.action != ALL and "action" in row.parameters:
             yield "its action is no parameter of its own"
     if management is not None:
@@ -466,7 +488,7 @@ ROWS: Final[tuple[Operation, ...]] = (
         {"name": _NAME, "arguments": _ARGUMENTS}, _WRITES, _COMMITTED, lambda on: on.administration.update_queue,
     ),
     Operation(
-        ControlForm("queues", "purge", _O, ("name",), ((Permission.PURGE, "name"),)),
+        ControlForm("queues", "purge", _O, ("name",), (NodePermission(Permission.PURGE, "name"),)),
         ManagementForm("queue", "PURGE", Permission.PURGE, ("name", "identity"), done="Purged"),
         {"name": _NAME}, _WRITES, _COMMITTED, lambda on: on.administration.purge_queue, counts="purged",
     ),
@@ -489,26 +511,26 @@ ROWS: Final[tuple[Operation, ...]] = (
     ),
     # A viewer sees figures; what is in messages is their owners' business.
     Operation(
-        ControlForm("queues", "peek", _O, queues=((Permission.BROWSE, "name"),)), None,
+        ControlForm("queues", "peek", _O, nodes=(NodePermission(Permission.BROWSE, "name"),)), None,
         {"name": _NAME, "after": _NUMBER, "count": _NUMBER, "bytes": _NUMBER, "body_bytes": _NUMBER, "id": _NUMBER},
         _READS, _AT_ONCE, lambda on: on.messages.peek,
     ),
     Operation(
-        ControlForm("queues", "payload", _O, queues=((Permission.BROWSE, "name"),)), None,
+        ControlForm("queues", "payload", _O, nodes=(NodePermission(Permission.BROWSE, "name"),)), None,
         {"name": _NAME, "after": _NUMBER, "offset": _NUMBER, "bytes": _NUMBER},
         _READS, _AT_ONCE, lambda on: on.messages.payload,
     ),
     Operation(
         ControlForm(
             "queues", "move", _O, ("name", "to", "count", "id", "selector"),
-            ((Permission.CONSUME, "name"), (Permission.PUBLISH, "to")),
+            (NodePermission(Permission.CONSUME, "name"), NodePermission(Permission.PUBLISH, "to")),
         ), None,
         {"name": _NAME, "to": _NAME, **_SELECTION}, _WRITES, _COMMITTED, lambda on: on.messages.move,
     ),
     Operation(
         ControlForm(
             "queues", "copy", _O, ("name", "to", "count", "id", "selector"),
-            ((Permission.BROWSE, "name"), (Permission.PUBLISH, "to")),
+            (NodePermission(Permission.BROWSE, "name"), NodePermission(Permission.PUBLISH, "to")),
         ), None,
         {"name": _NAME, "to": _NAME, **_SELECTION}, _WRITES, _COMMITTED, lambda on: on.messages.copy,
     ),
@@ -516,9 +538,17 @@ ROWS: Final[tuple[Operation, ...]] = (
     Operation(
         ControlForm(
             "queues", "retry", _O, ("name", "to", "count", "id", "selector"),
-            ((Permission.CONSUME, "name"), (Permission.PUBLISH, "to")),
+            (NodePermission(Permission.CONSUME, "name"), NodePermission(Permission.PUBLISH, "to")),
         ), None,
         {"name": _NAME, "to": _NAME, **_SELECTION}, _WRITES, _COMMITTED, lambda on: on.messages.retry,
+    ),
+    Operation(
+        ControlForm(
+            "queues", "redirect", _O, ("name", "exchange", "key", "count", "id", "selector"),
+            (NodePermission(Permission.CONSUME, "name"), NodePermission(Permission.PUBLISH, "exchange", "key")),
+        ), None,
+        {"name": _NAME, "exchange": _NAME, "key": _TEXT, **_SELECTION}, _WRITES, _COMMITTED,
+        lambda on: on.messages.redirect,
     ),
     # --- exchanges and bindings
     Operation(

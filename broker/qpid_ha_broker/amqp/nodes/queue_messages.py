@@ -7,6 +7,7 @@ message by message, and others may have their turns in between: see `QueueLook`.
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Final
 
 from qpid_ha_broker.access.operations import ManagedObjects
@@ -20,11 +21,12 @@ from qpid_ha_broker.model.commands.administration import (
     Pending,
     checked_name,
     checked_number,
+    checked_routing_key,
     committed_lsn,
     taking_over,
 )
-from qpid_ha_broker.model.commands.moving import MoveSelection, begin_move
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet, Unavailable
+from qpid_ha_broker.model.commands.moving import MoveSelection, QueueMove, Redirection, Stay, begin_move, other_set
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, Unavailable
 from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.queues.queue import Queue, SessionLink
 from qpid_ha_broker.model.queues.sequence import DISPLACED, ELSEWHERE, EXPIRED, NO_LIMIT, WAITING, Entry, Holder
@@ -143,15 +145,41 @@ class QueueMessages:
         selection, source_name = _selection(count, id, selector)._replace(died_in=died_in), checked_name(name, "name")
         source = self._administration.of_queue(source_name, leads=True)
         move = begin_move(source.resources, source.configuration.queue(source_name), None, selection)
-        return Pending(
+        return _pending(source, move, lambda: {"moved": move.count, "to": dict(move.counts)})
+
+    def redirect(
+        self,
+        name: object,
+        exchange: object,
+        key: object = None,
+        count: object = None,
+        id: object = None,
+        selector: object = "",
+    ) -> Pending[Facts]:
+        """As `move`, but publish them to the exchange, each with its own subject as the routing key, or with `key`.
+
+        What no binding takes stays, and so does what has no room in one of the queues to which it would go. Raises
+        OtherSet where the exchange leads to queues of other sets.
+        """
+        selection, source_name = _selection(count, id, selector), checked_name(name, "name")
+        exchange_name = checked_name(exchange, "exchange")
+        routing_key = None if key is None else checked_routing_key(key)
+        source, default = self._administration.of_queue(source_name, leads=True), self._administration
+        if source.resources is not default.resources and default.resources.replicated.may_lack_confirmed:
+            raise Unavailable(f"{MAY_BE_MORE}, bindings of exchange {exchange_name} among it: ask again")
+        queue, through = source.configuration.queue(source_name), default.configuration.exchange(exchange_name)
+        redirection = Redirection(through, default.resources.catalog, routing_key)
+        move = begin_move(source.resources, queue, redirection, selection)
+        return _pending(
+            source,
             move,
-            source.resources.replicated.log,
             lambda: {
-                "name": source_name,
+                "exchange": exchange_name,
                 "moved": move.count,
                 "to": dict(move.counts),
-                "held": move.held,
-                "passed": move.passed,
+                "unrouted": move.stays[Stay.UNROUTED],
+                "full": move.stays[Stay.FULL],
+                "no_room": move.no_room or None,
             },
         )
 
@@ -162,24 +190,19 @@ class QueueMessages:
         source = self._administration.of_queue(source_name, leads=True)
         target = self._administration.of_queue(target_name, leads=True)
         if source is not target and target.has_queue(target_name) and source.has_queue(source_name):
-            raise OtherSet(
-                f"{source_name} is in the resource set {source.resources.name}, {target_name} in"
-                f" {target.resources.name}: nothing is committed in two sets at once, so a message could be lost or be"
-                " there twice; export the queue and import it there, then purge it here"
-            )
+            raise other_set(source_name, source.resources.name, target_name, target.resources.name)
         queues = source.configuration.queue(source_name), target.configuration.queue(target_name)
         move = begin_move(source.resources, *queues, selection, copies=copies)
-        return Pending(
-            move,
-            source.resources.replicated.log,
-            lambda: {
-                "name": source_name,
-                "to": target_name,
-                done: move.count,
-                "held": move.held,
-                "passed": move.passed,
-            },
-        )
+        return _pending(source, move, lambda: {"to": target_name, done: move.count})
+
+
+def _pending(source: Administration, move: QueueMove, facts: Callable[[], Facts]) -> Pending[Facts]:
+    """What is told of `move` from a queue of `source` once it is over: beside `facts` what is told of all of them."""
+    return Pending(
+        move,
+        source.resources.replicated.log,
+        lambda: {"name": move.source.name, **facts(), "held": move.held, "passed": move.passed},
+    )
 
 
 def _selection(count: object, message_id: object, selector: object) -> MoveSelection:

@@ -311,20 +311,21 @@ class Administration:
         """One binding; None when there is none with that key. Raises NotFound when queue or exchange are missing."""
         source = self.configuration.exchange(checked_name(exchange, "exchange"))
         target = self._catalog.bindable_named(checked_name(queue, "queue"))
-        wanted = (target.id, _key(key))
+        wanted = (target.id, checked_routing_key(key))
         binding = source.binding(*wanted)
         return None if binding is None else {"exchange": source.name, **_binding_facts(self._catalog, binding)}
 
     def bind(self, exchange: object, queue: object, key: object = "", arguments: object = None) -> Done[Facts]:
         """Bind, or give the binding with that key other arguments. Raises NotFound, InvalidArgument."""
         source, target = checked_name(exchange, "exchange"), checked_name(queue, "queue")
-        checked_key, checked = _key(key), checked_arguments(arguments)
+        checked_key, checked = checked_routing_key(key), checked_arguments(arguments)
         self.configuration.bind(source, target, checked_key, checked)
         return self._done({"exchange": source, "queue": target, "key": checked_key, "arguments": dict(checked)})
 
     def unbind(self, exchange: object, queue: object, key: object = "") -> Done[Facts]:
         """Take a binding away. Raises NotFound."""
-        source, target, checked_key = checked_name(exchange, "exchange"), checked_name(queue, "queue"), _key(key)
+        source, target = checked_name(exchange, "exchange"), checked_name(queue, "queue")
+        checked_key = checked_routing_key(key)
         self.configuration.unbind(source, target, checked_key)
         return self._done({"exchange": source, "queue": target, "key": checked_key})
 
@@ -391,7 +392,8 @@ def checked_name(value: object, parameter: str) -> str:
     return text
 
 
-def _key(value: object) -> str:
+def checked_routing_key(value: object) -> str:
+    """Of a binding or a message, as a request has it. Raises InvalidArgument."""
     return _text(value, "key", MAX_KEY_BYTES)
 
 

@@ -18,13 +18,16 @@ from typing import ClassVar, NamedTuple
 
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import LimitReached, ModelError
-from qpid_ha_broker.model.exchanges.topic_trie import Reach, TopicTrie, has_wildcards
+from qpid_ha_broker.model.exchanges.topic_trie import Reach, TopicTrie, has_wildcards, open_words
 from qpid_ha_broker.model.message_reader import EVERYTHING, CompiledSelector, Lookup, MessageReader, NoReader
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
 from qpid_ha_broker.model.work import Task
 
 MAX_PATTERN_BYTES = 255
 """Of the key of a new topic binding; AMQP before 1.0 had the same limit."""
+MAX_OPEN_WORDS = 32
+"""Of the key of a new topic binding, from its first `#` on: each may be compared with each word of a message's topic.
+More than anybody needs, and so few that one pattern costs a topic of a hundred words some thousand steps."""
 MAX_QUEUES = 5000
 """To which one message may go: for more it takes so long that nobody is served meanwhile. Where keys say nothing about
 that, to which one exchange may lead."""
@@ -166,6 +169,11 @@ class Exchange(ABC):
     def keys_of(self, queue: int) -> list[str]:
         """The keys by which bindings lead to that queue, the oldest first."""
         return list(self._keys_of_queue.get(queue, ()))
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """All queues to which bindings lead."""
+        return tuple(self._keys_of_queue)
 
     def bindings(self) -> list[Binding]:
         """All bindings, the oldest first."""
@@ -357,6 +365,12 @@ class TopicExchange(Exchange):
         size = len(binding.key.encode("utf-8", "surrogatepass"))
         if size > MAX_PATTERN_BYTES:
             raise LimitReached(f"the key of a topic binding is at most {MAX_PATTERN_BYTES} bytes, found {size}")
+        words = open_words(binding.key)
+        if words > MAX_OPEN_WORDS:
+            raise LimitReached(
+                f"the key of a topic binding has at most {MAX_OPEN_WORDS} words from its first # on, found {words}:"
+                " each may be compared with all words of a topic; shorten it, or end it with a # in their place"
+            )
 
     def _has_too_many(self, binding: Binding) -> bool:
         most, more = self._trie.reach().queues, self._trie.reach(binding.key, Reach(1, 0)).queues

@@ -2,8 +2,10 @@
 
 Patterns that begin alike share a path from the root of a trie. A key is looked up by walking all of
 those paths at once, one word at a time: `#` makes a path branch, but two branches that meet in one node are one branch
-again. So the work is bounded by words times nodes, and `#.#.#.#` costs four nodes rather than an exponent. That is
-still too much where many patterns with many `#` meet a key of many words: such a key is refused after `MATCH_STEPS`.
+again. So the work is bounded by words times nodes, and `#.#.#.#` costs four nodes rather than an exponent. Of one
+pattern a key comes by one node at a word, and from the first `#` on by as many as there are: these are bounded where it
+is bound (`open_words`). All patterns together may still be too much for a key of many words: such a key is refused
+after `MATCH_STEPS`.
 
 A key's words are separated by dots; `*` stands for exactly one word, `#` for any number, none included. The empty key
 has no words.
@@ -30,6 +32,12 @@ ANY_WORDS = "#"
 def has_wildcards(pattern: str) -> bool:
     """Whether it may match keys other than itself."""
     return (ONE_WORD in pattern or ANY_WORDS in pattern) and not {ONE_WORD, ANY_WORDS}.isdisjoint(_words(pattern))
+
+
+def open_words(pattern: str) -> int:
+    """How many words there are from the first `#` on: each of them a key may have come to, after each of its own."""
+    words = _words(pattern)
+    return len(words) - words.index(ANY_WORDS) if ANY_WORDS in words else 0
 
 
 class Reach(NamedTuple):

@@ -93,8 +93,10 @@ class RemoteControl:
             return ""
         try:
             self._access.check(subject, Permission.ADMINISTER, "")
-            for permission, name in () if form is None else form.queues:
-                self._access.check(subject, permission, str(params.get(name) or ""))
+            for needed in () if form is None else form.nodes:
+                self._access.check(
+                    subject, needed.permission, str(params.get(needed.node) or ""), needed.topic_of(params)
+                )
         except Denied as error:
             return str(error)
         return ""
