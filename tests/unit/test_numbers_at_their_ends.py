@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paired_engines import PairedBroker, PairedClient
+from paired_failover import FailingOver
 from paired_proxy import paired_broker
 from raw_frames import RawClient
 from raw_peer import FLOW, RECEIVER, SENDER, TRANSFER, encoded
@@ -104,6 +105,22 @@ def test_a_drain_gives_up_all_of_the_credit(kind: str, credit: int) -> None:
     client.other().publish("q", "next")
     client.hear()
     assert len(client.got(TRANSFER)) == 3
+
+
+@pytest.mark.parametrize("credit", [2**31 - 1, 2**31, UINT_MOST])
+def test_credit_that_was_given_to_a_primary_is_there_for_messages_of_the_next_one(credit: int) -> None:
+    world = FailingOver()
+    world.leader.declare("q")
+    client = RawClient(world)
+    client.attach("in", 0, RECEIVER, "q")
+    client.flow(0, credit)
+    world.direct().publish("q", "before")
+    client.hear()
+    client.accept(0, 0)
+    world.fail_over()
+    world.direct().publish("q", *range(5))
+    client.hear()
+    assert len(client.got(TRANSFER)) == 6
 
 
 @given(window=uints(least=3), next_outgoing_id=uints(), delivery_count=uints())
