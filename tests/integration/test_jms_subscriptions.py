@@ -145,6 +145,50 @@ def test_a_durable_subscription_with_another_selector_begins_anew(
         client.round_trip()
 
 
+class WaitsFor(LinkOption):
+    """A source with a timeout."""
+
+    def __init__(self, timeout_s: int) -> None:
+        self.timeout_s = timeout_s
+
+    def apply(self, link: Link) -> None:
+        link.source.timeout = self.timeout_s
+
+
+def test_a_subscription_waits_for_its_link_as_long_as_its_source_says(
+    connect: Connect, management: Management, address: str
+) -> None:
+    management.create_exchange(address, "topic")
+    client, publisher = connect(container=with_id(address)), connect()
+    for name, timeout_s in (("kept", 600), ("gone", 0)):
+        receiver = client.receiver(address, 0, WaitsFor(timeout_s), name=name)
+        assert receiver.link.remote_source.timeout == timeout_s
+    client.break_connection()
+    publisher.send(address, "missed")
+    client = connect(container=with_id(address))
+    found = {
+        name: bodies(client.drain(client.receiver(address, 0, WaitsFor(600), name=name))) for name in ("kept", "gone")
+    }
+    assert found == {"kept": ["missed"], "gone": []}
+
+
+def test_a_subscriber_that_comes_back_before_its_loss_was_noticed_ends_its_older_link(
+    connect: Connect, management: Management, address: str
+) -> None:
+    management.create_exchange(address, "topic")
+    lost, again = connect(container=with_id(address)), connect(container=with_id(address))
+    older = consumer(lost, address, "own", durable=True)
+    older.link.flow(1)
+    connect().send(address, "a")
+    lost.wait(lambda: older.fetcher.has_message)
+    newer = consumer(again, address, "own", durable=True)
+    (message,) = again.drain(newer)
+    assert (message.body, message.first_acquirer) == ("a", False), "the older one had it"
+    with pytest.raises(LinkDetached) as ended:
+        lost.wait(lambda: older.link.state & Link.REMOTE_CLOSED)
+    assert ended.value.condition == "amqp:link:stolen"
+
+
 def test_a_client_id_that_is_in_use_is_refused(connect: Connect, address: str) -> None:
     first = connect(container=with_id(address), desired_capabilities=[symbol(SOLE)])
     with pytest.raises(ConnectionException, match="invalid-field"):

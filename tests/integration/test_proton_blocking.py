@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from proton import Delivery, Link, Message
+from proton import Delivery, Link, Message, symbol
 from proton.reactor import AtMostOnce
 
 from blocking_client import BlockingClient, Management, SettleSecond, bodies
@@ -57,6 +57,14 @@ def test_a_body_may_have_any_shape(client: BlockingClient, address: str) -> None
     shapes = ["", b"", b"data", None, 0, [1, 2], {"a": 1}, "é" * 300, True, 1.5]
     client.send(address, *(Message(shape) for shape in shapes))
     assert bodies(client.consume(address)) == shapes
+
+
+def test_delivery_annotations_are_for_the_broker_alone(client: BlockingClient, address: str) -> None:
+    message = Message("m", annotations={symbol("x-opt-kept"): "yes"})
+    message.instructions = {symbol("x-opt-secret"): "for the broker"}
+    client.send(address, message)
+    (found,) = client.consume(address)
+    assert (dict(found.annotations), dict(found.instructions or {})) == ({"x-opt-kept": "yes"}, {})
 
 
 @pytest.mark.parametrize("frame_bytes", [512, 4096, 65536, 1_000_000])

@@ -77,6 +77,27 @@ def test_a_ring_counts_what_was_accepted_before_as_gone(
 # --- owners and ends
 
 
+@pytest.mark.parametrize(("arguments", "order"), [({}, "99991111"), ({"qpid.fairshare": 2}, "99119911")])
+def test_levels_of_priority_come_first_or_take_turns(
+    client: BlockingClient, management: Management, address: str, arguments: dict[str, object], order: str
+) -> None:
+    management.create_queue(address, {"qpid.priorities": 10, **arguments})
+    client.send(address, *(Message(str(level), priority=level) for level in (1, 9) for _ in range(4)))
+    assert "".join(bodies(client.consume(address))) == order
+
+
+def test_a_tombstone_takes_the_last_value_of_its_key_away(
+    client: BlockingClient, management: Management, address: str
+) -> None:
+    management.create_queue(address, {"qpid.last_value_queue_key": "key"})
+    values = [Message(body, properties={"key": body[0]}) for body in ("a1", "b1", "a2")]
+    gone = Message("", properties={"key": "b"}, annotations={symbol("x-opt-qpid-tombstone"): True})
+    client.send(address, *values, gone)
+    assert bodies(client.browse(address)) == ["a2"]
+    assert bodies(client.consume(address)) == ["a2"]
+    assert management.messages(address) == 0
+
+
 def test_an_exclusive_queue_has_one_connection_at_a_time(
     client: BlockingClient, connect: Connect, management: Management, address: str
 ) -> None:

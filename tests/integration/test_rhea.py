@@ -79,6 +79,19 @@ def test_it_gets_as_much_as_it_has_credit_for_and_can_drain(play: Play) -> None:
     assert (seen["first"], seen["bodies"], seen["credit"]) == (["a", "b"], ["a", "b", "c", "d"], 0)
 
 
+def test_credit_of_2_to_the_31_and_more_is_what_it_says(play: Play) -> None:
+    assert play("credit-beyond-31-bits")["bodies"] == ["a", "b", "c"]
+
+
+def test_the_format_of_a_message_is_kept(play: Play) -> None:
+    assert play("message-format") == {"bodies": [True, "plain"], "formats": [0x80013700, 0]}
+
+
+def test_a_name_that_is_attached_again_in_a_session_ends_the_older_link_alone(play: Play) -> None:
+    seen = play("stolen")
+    assert (seen["condition"], seen["bodies"]) == ("amqp:link:stolen", ["a"])
+
+
 def test_a_mebibyte_comes_through_in_small_frames(play: Play) -> None:
     assert play("large")["same"]
 

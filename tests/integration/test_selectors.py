@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from proton import Message
+from proton import Message, ulong
 from proton.reactor import Copy, Selector
 from proton.utils import LinkDetached
 
@@ -34,6 +36,40 @@ def test_header_fields_can_be_selected(client: BlockingClient, address: str) -> 
     assert bodies(client.browse(address, Selector("JMSPriority > 4"))) == ["urgent"]
     assert bodies(client.browse(address, Selector("JMSType = 'order' AND JMSCorrelationID = 'c1'"))) == ["typed"]
     assert bodies(client.browse(address, Selector("amqp.subject = 'order'"))) == ["typed"]
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "n IN (1, 3)",
+        "n * 2 BETWEEN n + 1 AND 6 AND NOT n = 2",
+        "color LIKE 'r\\_d' ESCAPE '\\'",
+        "color IS NOT NULL AND (n = 1 OR n - 3 = 0)",
+    ],
+)
+def test_the_grammar_of_jms_is_understood(client: BlockingClient, address: str, selector: str) -> None:
+    client.send(address, *(Message(n, properties={"color": "r_d" if n % 2 else "red", "n": n}) for n in range(4)))
+    assert bodies(client.browse(address, Selector(selector))) == [1, 3]
+
+
+UUID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+
+
+@pytest.mark.parametrize(
+    ("correlation_id", "shown"),
+    [
+        ("text", "text"),
+        (ulong(2**64 - 1), f"ID:AMQP_ULONG:{2**64 - 1}"),
+        (UUID, f"ID:AMQP_UUID:{UUID}"),
+        (b"\x00\xab", "ID:AMQP_BINARY:00AB"),
+    ],
+)
+def test_an_answer_is_found_by_an_id_of_any_type(
+    client: BlockingClient, address: str, correlation_id: Any, shown: str
+) -> None:
+    client.send(address, Message("other", correlation_id="other"), Message("mine", correlation_id=correlation_id))
+    (found,) = client.consume(address, Selector(f"JMSCorrelationID = '{shown}'"))
+    assert (found.body, found.correlation_id) == ("mine", correlation_id)
 
 
 def test_a_selector_behind_thousands_of_others_finds_its_message(

@@ -19,6 +19,7 @@ from certificate_authority import Authority
 from http_port import http_url
 from limits import LIMIT_S
 from running_broker import RunningBroker
+from running_cluster import RunningCluster
 from web_socket_client import WebSocketClient
 
 pytestmark = pytest.mark.direct_only("the HTTP port is about the broker that is asked")
@@ -274,6 +275,23 @@ def test_without_the_setting_there_is_no_such_path() -> None:
 
     with RunningBroker({"admin.listen": "http://127.0.0.1:0"}) as broker:
         run(story(http_url(broker)))
+
+
+def test_a_client_at_a_proxy_goes_on_when_the_primary_is_killed(tmp_path: Path) -> None:
+    settings = {"admin": {"listen": "http://127.0.0.1:0", "amqp": True}, "ha": {"clients": "proxy"}}
+    with RunningCluster(tmp_path, settings=settings) as cluster:
+        cluster.form(0)
+
+        async def story() -> None:
+            async with WebSocketClient(http_url(cluster.broker(2))) as client:
+                sender = await client.sender("q")
+                assert await client.send(sender, "before") == [proton.Delivery.ACCEPTED]
+                cluster.kill(0)
+                cluster.promote(1)
+                assert await client.send(sender, "after") == [proton.Delivery.ACCEPTED]
+                assert await client.receive("q", 2) == ["before", "after"]
+
+        run(story())
 
 
 def test_a_broker_that_stops_says_so_and_ends() -> None:

@@ -4,55 +4,8 @@ from __future__ import annotations
 
 import proton
 
-from paired_engines import PairedBroker, PairedClient
-from qpid_ha_broker.events.codec import LogRecord, decode
-from qpid_ha_broker.model.queues.queue import Queue
-
-WITNESS = "witness"
-
-
-class Leading(PairedBroker):
-    """A primary whose log `heir` follows; all that it writes is committed at the end of a turn, unless `is_cut_off`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_cut_off = False
-        self._records: list[LogRecord] = []
-        self.container.default.resources.replicated.log.add_witness(WITNESS)
-
-    def lead(self, records: list[LogRecord]) -> None:
-        """Go on where these end."""
-        default = self.container.default.resources.replicated
-        for record in records:
-            default.follow(record)
-        self._records = list(records)
-        default.state.marks.inherit(is_next=True)
-        default.take_over(self.container.now_ms, 0)
-        default.begin_marks()
-        self.settle_down()
-
-    def turn(self) -> None:
-        super().turn()
-        log = self.container.default.resources.replicated.log
-        if not self.is_cut_off and log.committed_lsn < log.last_lsn and not log.pending:
-            log.acknowledge(WITNESS, log.last_lsn)
-            self.container.default.touch()
-
-    def records(self) -> list[LogRecord]:
-        """All that it has told."""
-        found = [record for batch in self.batches for record in decode(batch.data).records]
-        return [*self._records, *found]
-
-    def declare(self, name: str, **arguments: int) -> Queue:
-        configuration = self.container.default.configuration
-        return configuration.declare_queue(name, {f"qpid.{key}": value for key, value in arguments.items()})
-
-
-def heir_of(broker: Leading) -> Leading:
-    """Who leads after `broker`."""
-    heir = Leading()
-    heir.lead(broker.records())
-    return heir
+from paired_engines import PairedClient
+from paired_failover import Leading, heir_of
 
 
 def leading(*bodies: str, **arguments: int) -> Leading:

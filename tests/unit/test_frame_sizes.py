@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paired_engines import PairedBroker, PairedClient
+from paired_failover import FailingOver
 from paired_proxy import paired_broker
 from paired_remote import PairedRemote
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
@@ -19,7 +20,7 @@ from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.engine import Engine
 from raw_frames import RawClient
-from raw_peer import ATTACH, CLOSE, DETACH, DISPOSITION, OPEN, RECEIVER, SENDER, SOURCE, described
+from raw_peer import ATTACH, CLOSE, DETACH, DISPOSITION, OPEN, RECEIVER, SENDER, SOURCE, TRANSFER, described
 
 SMALLEST = 512
 TOO_SMALL = "amqp:frame-size-too-small"
@@ -133,6 +134,19 @@ def test_messages_are_cut_into_frames_that_the_peer_takes() -> None:
     client = RawClient(broker, max_frame=SMALLEST)
     client.attach("in", 0, RECEIVER, "q")
     client.flow(0, 1)
+    assert max(client.sizes) <= SMALLEST
+
+
+def test_messages_of_the_next_primary_are_cut_for_a_client_of_a_proxy() -> None:
+    world = FailingOver()
+    world.leader.declare("q")
+    client = RawClient(world, max_frame=SMALLEST)
+    client.attach("in", 0, RECEIVER, "q")
+    client.flow(0, 2)
+    world.fail_over()
+    world.direct().publish("q", "x" * 5000)
+    client.hear()
+    assert len(client.got(TRANSFER)) > 10
     assert max(client.sizes) <= SMALLEST
 
 

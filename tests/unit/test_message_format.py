@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paired_engines import PairedBroker, PairedClient
+from paired_failover import FailingOver
 from paired_links import subscribe
 from paired_proxy import PairedProxy
 from paired_remote import TARGET, PairedRemote
@@ -239,6 +240,19 @@ def test_a_client_of_a_proxy_hears_what_the_publisher_at_another_has_said() -> N
     link = subscribe(consumer.client, "q")
     link.flow(10)
     proxied.settle_down()
+    assert [number for number, _ in consumer.transfers] == [BATCH, 0]
+
+
+def test_it_is_what_the_next_primary_says_too() -> None:
+    world = FailingOver()
+    world.leader.declare("q")
+    publisher = Wire(world, world.client(container="p"))
+    publisher.client.sender("q")
+    publisher.send(transfer(BODY), transfer(BODY, 0, number=1))
+    world.fail_over()
+    consumer = Wire(world, world.client(container="c"))
+    subscribe(consumer.client, "q").flow(10)
+    world.settle_down()
     assert [number for number, _ in consumer.transfers] == [BATCH, 0]
 
 

@@ -1,4 +1,4 @@
-"""The filter `no-local`: what a subscriber publishes itself is not kept for it (JMS 2.0 section 8.3).
+"""The filter `no-local`: what a subscriber publishes itself is not kept for it (JMS 3.1 sections 8.3.1 and 8.3.3).
 
 Qpid JMS attaches so for `createConsumer(topic, selector, true)`, and for
 `createDurableConsumer(topic, name, selector, true)`.

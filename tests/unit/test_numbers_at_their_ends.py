@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import START_MS, PairedBroker, PairedClient
+from paired_failover import FailingOver
 from paired_proxy import paired_broker
 from raw_frames import RawClient
 from raw_peer import FLOW, RECEIVER, SENDER, TRANSFER, encoded
@@ -106,6 +107,22 @@ def test_a_drain_gives_up_all_of_the_credit(kind: str, credit: int) -> None:
     assert len(client.got(TRANSFER)) == 3
 
 
+@pytest.mark.parametrize("credit", [2**31 - 1, 2**31, UINT_MOST])
+def test_credit_that_was_given_to_a_primary_is_there_for_messages_of_the_next_one(credit: int) -> None:
+    world = FailingOver()
+    world.leader.declare("q")
+    client = RawClient(world)
+    client.attach("in", 0, RECEIVER, "q")
+    client.flow(0, credit)
+    world.direct().publish("q", "before")
+    client.hear()
+    client.accept(0, 0)
+    world.fail_over()
+    world.direct().publish("q", *range(5))
+    client.hear()
+    assert len(client.got(TRANSFER)) == 6
+
+
 @given(window=uints(least=3), next_outgoing_id=uints(), delivery_count=uints())
 @settings(deadline=None, max_examples=40)
 def test_sessions_and_links_begin_with_any_number_and_go_over_its_end(
@@ -179,6 +196,7 @@ def test_a_message_with_any_numbers_goes_through_and_is_selected_by_them(
         assert client.received(link) == []
         return
     ((_, message),) = client.received(link)
-    assert (round(message.ttl * 1000), message.delivery_count, message.priority) == (ttl, count, priority)
+    left = min(ttl, expires - START_MS) if ttl and expires > 0 else ttl
+    assert (round(message.ttl * 1000), message.delivery_count, message.priority) == (left, count, priority)
     broker.container.now_ms += 1
     broker.container.tick()

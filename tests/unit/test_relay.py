@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, NOT_ALLOWED, AmqpError
 from qpid_ha_broker.amqp.wire.relay import (
+    DECLINED,
     HELD,
     MAX_HELD_BYTES,
     PATH,
@@ -22,10 +23,12 @@ from qpid_ha_broker.amqp.wire.relay import (
     encode_ids,
     read_answer,
     read_request,
-    reclaimable,
+    same_ids,
 )
 
-REQUEST = RelayRequest(("a",), "client", "container", "user", b"producer", 7, (1, 2, 900, 1 << 50), address="h:1")
+REQUEST = RelayRequest(
+    ("a",), "client", "container", "user", b"producer", 7, (1, 2, 900, 1 << 50), address="h:1", declined=(3,)
+)
 
 
 @given(st.sets(st.integers(1, (1 << 64) - 1), max_size=300))
@@ -73,7 +76,7 @@ def test_any_bytes_are_ids_or_refused(data: bytes) -> None:
 
 def test_a_request_and_an_answer_come_back_as_they_were() -> None:
     assert read_request(REQUEST.properties()) == REQUEST
-    answer = RelayAnswer(3, (4, 5))
+    answer = RelayAnswer(3, (4, 5), declined=(6, 7))
     assert read_answer(answer.properties()) == answer
     assert read_answer(None) == RelayAnswer(0, ())
 
@@ -84,7 +87,8 @@ def test_a_link_that_does_not_say_so_is_not_relayed(properties: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(PATH, "a"), (PATH, []), (PATH, [1]), (HELD, "x"), (HELD, b"x" * (MAX_HELD_BYTES + 1))]
+    ("name", "value"),
+    [(PATH, "a"), (PATH, []), (PATH, [1]), (HELD, "x"), (HELD, b"x" * (MAX_HELD_BYTES + 1)), (DECLINED, 7)],
 )
 def test_a_malformed_request_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(AmqpError, match=name):
@@ -99,8 +103,8 @@ def test_a_link_that_comes_back_to_where_it_was_is_refused_with_its_way() -> Non
 
 
 def test_ids_of_what_was_written_after_the_generation_that_handed_them_out_mean_other_messages() -> None:
-    request = REQUEST._replace(generation=2, held=(5, 10, 11, 20))
-    assert reclaimable(request, [(1, 1), (2, 8)]) == [5, 10, 11, 20]
-    assert reclaimable(request, [(1, 1), (2, 8), (3, 11)]) == [5, 10]
-    assert reclaimable(request, [(1, 1), (3, 11), (4, 30)]) == [5, 10]
-    assert reclaimable(request, [(1, 1), (4, 4)]) == []
+    ids = (5, 10, 11, 20)
+    assert same_ids(ids, 2, [(1, 1), (2, 8)]) == [5, 10, 11, 20]
+    assert same_ids(ids, 2, [(1, 1), (2, 8), (3, 11)]) == [5, 10]
+    assert same_ids(ids, 2, [(1, 1), (3, 11), (4, 30)]) == [5, 10]
+    assert same_ids(ids, 2, [(1, 1), (4, 4)]) == []

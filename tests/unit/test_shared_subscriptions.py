@@ -190,7 +190,7 @@ def test_what_a_consumer_has_not_answered_goes_to_another_one(broker: PairedBrok
 
 
 def test_a_name_is_shared_or_not(broker: PairedBroker) -> None:
-    """JMS 2.0 section 8.3.5: not both, with one client id."""
+    """JMS 3.1 sections 8.3.3 and 8.3.4: not both, with one client id."""
     client = client_of(broker)
     leave(client, share(client, "both", durable=True))
     leave(client, subscribe(client, "amq.topic", "own", durable=True))

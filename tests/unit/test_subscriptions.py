@@ -174,7 +174,7 @@ def test_a_container_without_a_name_has_no_durable_subscription(broker: PairedBr
 
 @pytest.mark.parametrize("address", ["amq.topic/bills.*", "amq.fanout"])
 def test_a_subscriber_that_asks_for_another_topic_begins_anew(broker: PairedBroker, address: str) -> None:
-    """JMS 2.0 section 8.3.3: as if it had unsubscribed first."""
+    """JMS 3.1 section 8.3.3: as if it had unsubscribed first."""
     client = client_of(broker, "shop")
     subscribe(client, "amq.topic/orders.*", "orders", durable=True).detach()
     publish(broker, "amq.topic/orders.new", "order")
@@ -515,7 +515,7 @@ def test_what_its_selector_does_not_match_is_not_kept_for_a_subscriber(broker: P
 
 
 def test_a_durable_subscription_with_another_selector_begins_anew(broker: PairedBroker) -> None:
-    """JMS 2.0 section 8.3.3. The same one, or none again, changes nothing."""
+    """JMS 3.1 section 8.3.3. The same one, or none again, changes nothing."""
     client = client_of(broker, "shop")
     for selector, kept in ((RED, ["red"]), (BLUE, ["blue"]), (None, ["red", "blue"]), (RED, ["red"])):
         for expected in (kept, kept * 2):

@@ -239,6 +239,56 @@ const stories = {
         send(connection, address, [{ body: 'a' }, { body: 'b' }], () => finish(connection));
     },
 
+    // A link's name that is attached again in its session: the older link ends, and the newer one and the connection stay.
+    stolen: () => {
+        const connection = connect();
+        const attach = () => connection.open_receiver({ name: 'same', source: address, credit_window: 0 });
+        send(connection, address, [{ body: 'a' }], () => {
+            const older = attach();
+            older.remove = () => {}; // rhea knows its links by their names: it would forget the newer one
+            older.once('receiver_error', () => {
+                seen.condition = older.error.condition;
+            });
+            older.once('receiver_open', () => {
+                const newer = attach();
+                newer.once('message', (context) => {
+                    seen.bodies.push(context.message.body);
+                    finish(connection);
+                });
+                newer.add_credit(1);
+            });
+        });
+    },
+
+    'credit-beyond-31-bits': () => {
+        const connection = connect();
+        send(connection, address, ['a', 'b', 'c'].map((body) => ({ body: body })), () => {
+            const receiver = connection.open_receiver({ source: address, credit_window: 0, autoaccept: true });
+            receiver.on('message', (context) => {
+                seen.bodies.push(context.message.body);
+                if (seen.bodies.length === 3) finish(connection);
+            });
+            receiver.add_credit(2 ** 31 + 1);
+        });
+    },
+
+    // Two messages, one of them in a format of its own, which only its receiver reads.
+    'message-format': () => {
+        const connection = connect();
+        const sender = connection.open_sender(address);
+        const data = rhea.message.encode({ body: rhea.message.data_section(Buffer.from('a batch')) });
+        seen.formats = [];
+        sender.once('sendable', () => {
+            sender.send(data, undefined, 0x80013700);
+            sender.send({ body: 'plain' });
+        });
+        connection.open_receiver(address).on('message', (context) => {
+            seen.formats.push(context.delivery.format || 0);
+            seen.bodies.push(context.message.body || Buffer.from(context.message).includes('a batch'));
+            if (seen.bodies.length === 2) finish(connection);
+        });
+    },
+
     'malformed-selector': () => {
         const connection = connect();
         const source = { address: address, filter: rhea.filter.selector('color = ') };

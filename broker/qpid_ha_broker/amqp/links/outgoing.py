@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any
 
 import proton
@@ -27,7 +27,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 )
 from qpid_ha_broker.amqp.wire.consumer_wishes import EXCLUSIVE, read_wishes
 from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
-from qpid_ha_broker.amqp.wire.relay import RETURN_MS, UNSEEN, RelayAnswer, RelayRequest, reclaimable
+from qpid_ha_broker.amqp.wire.relay import RETURN_MS, UNSEEN, RelayAnswer, RelayRequest, same_ids
 from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queues.dispatcher import DECLINED_MOST, ConsumerStanding
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
@@ -102,7 +102,9 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         hosted.resources.subscribe(queue, self, owner, client_names(connection, relay).client, standing)
         hosted.links[self] = None
         if relay is not None:
-            link.properties = self._reclaim(relay).properties()
+            answer = self._reclaim(relay)
+            _, declined = self._known(relay, () if browsing else relay.declined)
+            link.properties = answer._replace(declined=queue.dispatcher.decline_all(self, declined)).properties()
 
     @property
     def needs_primary(self) -> bool:
@@ -114,7 +116,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
         Of each such message a delivery without content is sent first, about which the client's answer can come.
         """
-        newest, ids = self._reclaimable(relay)
+        newest, ids = self._known(relay, relay.held)
         if self.browsing or self.queue.log is not self.hosted.resources.replicated.log:
             return RelayAnswer(newest, (), self.queue.name)
         found = [entry for entry in self.queue.messages.find_all(ids) if _is_free(entry)]
@@ -124,10 +126,10 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         self._send_without_content(found)
         return RelayAnswer(newest, tuple(sorted(entry.id for entry in found)), self.queue.name)
 
-    def _reclaimable(self, relay: RelayRequest) -> tuple[int, list[int]]:
-        """The generation of the set, and those ids that mean the same messages here."""
+    def _known(self, relay: RelayRequest, ids: Iterable[int]) -> tuple[int, list[int]]:
+        """The generation of the set, and those of `ids` that mean the same messages here."""
         generations = [(started.generation, lsn) for lsn, started in self.hosted.resources.replicated.state.generations]
-        return generations[-1][0] if generations else 0, reclaimable(relay, generations)
+        return generations[-1][0] if generations else 0, same_ids(ids, relay.generation, generations)
 
     def _send_without_content(self, entries: list[Entry]) -> None:
         """Of what the client of another broker has."""

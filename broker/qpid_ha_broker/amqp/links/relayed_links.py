@@ -15,6 +15,7 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -63,10 +64,12 @@ from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
     RUN_BITS,
     UNSEEN,
+    RelayAnswer,
     RelayRequest,
     read_answer,
     told_to_client,
 )
+from qpid_ha_broker.model.queues.dispatcher import DECLINED_MOST
 from qpid_ha_broker.model.transactions.producers import REFUSED_MOST
 
 _GONE: Final = AmqpError(
@@ -493,6 +496,33 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
         super().look_again()
 
 
+class DeclinedMessages:
+    """What a client has found undeliverable on its link, so that no primary may send it there. The newest are known, as
+    many as a primary takes: with more that are there it ends the link."""
+
+    def __init__(self) -> None:
+        self.since = 0
+        """The generation in which ids that are known here, those of what the client holds too, mean its messages."""
+        self._ids: dict[int, None] = {}
+        """The newest is the last."""
+
+    def note(self, number: int | None) -> None:
+        """The client has declined that one. None or 0: it has no id."""
+        if number:
+            self._ids[number] = None
+        if len(self._ids) > DECLINED_MOST:
+            del self._ids[next(iter(self._ids))]
+
+    def attached(self, answer: RelayAnswer) -> None:
+        """A primary has said which of them are there."""
+        self.since = answer.generation
+        self._ids = dict.fromkeys(answer.declined)
+
+    def besides(self, held: Iterable[int]) -> tuple[int, ...]:
+        """The ids, ascending, but for those of what was declined and is still to be reclaimed."""
+        return tuple(sorted(self._ids.keys() - held))
+
+
 class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
     """The promise: what the client accepts, the primary hears, once, from it or from whoever leads after it.
 
@@ -504,9 +534,9 @@ class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
         self.begin(connection, link, set_name, relayer)
         self.begin_credit(Sender(link, connection.engine.formats))
         self._held: dict[int, FarDelivery] = {}
+        self._declined = DeclinedMessages()
         self._reclaimed: dict[int, FarDelivery] = {}
         """Those of `_held` that the primary has granted: they are still to come on the far link."""
-        self._generation = 0
         self._is_held = False
         """What goes out is held for the client's session: it is for the session's next connection, whatever ends."""
         source = read_terminus(link.remote_source)
@@ -522,8 +552,8 @@ class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
 
     def request(self) -> RelayRequest:
         wishes = read_wishes(engine.remote_properties_of(self.link), browses=self._is_browsing)
-        held = tuple(sorted(self._held))
-        return super().request()._replace(generation=self._generation, held=held, wishes=wishes)
+        held, declined, generation = tuple(sorted(self._held)), self._declined.besides(self._held), self._declined.since
+        return super().request()._replace(generation=generation, held=held, declined=declined, wishes=wishes)
 
     def _near_as_far(self, far: proton.Link) -> None:
         """Raises AmqpError where the primary is of a release that would let others consume, too."""
@@ -565,11 +595,11 @@ class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
         """Know which of the client's messages are still its own, and go on. Raises AmqpError."""
         answer = read_answer(engine.remote_properties_of(far))
         self._arrived(upstream, far)
-        self._generation = answer.generation
         self._is_held = answer.session_held is not None
         self._credit.keeps_held = self._is_browsing or self._is_held
         if self.needed_capability:
             self.own_queue = answer.own_queue
+        self._declined.attached(answer)
         granted = set(answer.held)
         for number, held in list(self._held.items()):
             if number in granted:
@@ -743,6 +773,8 @@ class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
             held.outcome = RemoteOutcome(delivery).read()
         else:  # settled without a word: the primary takes that for a failed delivery
             held.outcome = FAILED
+        if held.outcome.undeliverable and not self._is_browsing:
+            self._declined.note(held.number if held.far is None else engine.number_if_any(held.far))
         if settled:
             engine.forget(delivery)
             self._sender.free(held.tag)

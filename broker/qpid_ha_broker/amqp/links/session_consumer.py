@@ -77,7 +77,7 @@ class SessionConsumer(OutgoingLink):
         """Of what the session holds, another broker's client may have some: of that a delivery without content comes
         first, about which the client's answer can come. The rest is sent again."""
         held = self._take_over()
-        newest, ids = self._reclaimable(relay)
+        newest, ids = self._known(relay, relay.held)
         known = set(ids)
         there = [entry for entry in held if entry.id in known]
         self._again += [entry for entry in held if entry.id not in known]

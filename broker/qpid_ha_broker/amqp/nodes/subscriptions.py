@@ -4,7 +4,7 @@ A durable subscription belongs to a user, a container id and a link name. Its qu
 `qpid.subscription`, which only the broker sets and which names the three without ambiguity. A queue without it is no
 subscription, whatever its name. Releases before named no user in it: then it is the first user's who comes back to it.
 
-Who finds which queue (JMS 2.0 section 8.3):
+Who finds which queue (JMS 3.1 section 8.3):
 
 subscription             belongs to                          its queue                  ends
 -----------------------  ----------------------------------  -------------------------  --------------------------------

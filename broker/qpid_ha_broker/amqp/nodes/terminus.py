@@ -164,7 +164,7 @@ def answer_terminus(
 
 
 def answer_coordinator(own: proton.Terminus) -> None:
-    """What a coordinator can, whatever the peer hopes for (AMQP 1.0 section 4.5.8): nothing of another broker's."""
+    """What a coordinator can, whatever the peer hopes for (AMQP 1.0 section 4.5.7): nothing of another broker's."""
     _put_symbols(own.capabilities, COORDINATOR_CAPABILITIES)
 
 

@@ -3,7 +3,7 @@
 Each function makes a function that takes the message's `lookup` and gives a value. None is SQL's NULL as a value and
 *unknown* as a condition; a condition over anything but a boolean is unknown too.
 
-JMS 2.0, section 3.8.1.2, fixes most of this. Values of different types compare to false, whatever the operator; so do
+JMS 3.1, section 3.8.1.2, fixes most of this. Values of different types compare to false, whatever the operator; so do
 two strings or two booleans under anything but `=` and `<>`. Exact and approximate numbers compare with each other, and
 a boolean is no number. Where Java would throw (a division by zero) or wrap around (an integer overflow), the result is
 unknown.

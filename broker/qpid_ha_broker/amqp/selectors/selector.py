@@ -3,7 +3,7 @@
 A selector is read once, when a link attaches, and asked once per message from then on. So the text becomes nested
 functions (`selector_logic`).
 
-Source: JMS 2.0, section 3.8.1; the filter `apache.org:selector-filter:string` of the AMQP filter registry.
+Source: JMS 3.1, section 3.8.1; the filter `apache.org:selector-filter:string` of the AMQP filter registry.
 """
 
 from __future__ import annotations

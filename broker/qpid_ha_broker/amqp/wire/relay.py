@@ -50,6 +50,7 @@ UNSEEN: Final = "x-opt-qpid-unseen"
 """Message annotation of an outcome that gives a message back: the client has not seen it. A primary that does not know
 it takes it for one that the client gave back."""
 HELD: Final = "qpid.held"
+DECLINED: Final = "qpid.declined"
 GENERATION: Final = "qpid.generation"
 
 ITSELF: Final = "the broker itself"
@@ -97,7 +98,8 @@ class RelayRequest(NamedTuple):
     refused: tuple[tuple[bytes, tuple[int, ...]], ...] = ()
     """Of a publisher whose client numbers its messages: by producer, as the client calls it, ascending numbers of what
     was refused. The primary that did so noted that, and may have died before a later message had it written."""
-
+    declined: tuple[int, ...] = ()
+    """Ids of messages that the client has given back as undeliverable here, handed out as those of `held`."""
     wishes: ConsumerWishes = NO_WISHES
     """What a consumer asks for, to be written: the primary reads it as that of its own clients. An older one takes no
     notice of it, and does not repeat it."""
@@ -114,6 +116,7 @@ class RelayRequest(NamedTuple):
         of_session = {} if self.session is None else {SESSION: _session_fields(self.session)}
         refused = [field for name, numbers in self.refused for field in (name, encode_ids(numbers))]
         of_refused = {REFUSED_BEFORE: refused} if refused else {}
+        of_declined = {DECLINED: encode_ids(self.declined)} if self.declined else {}
         return _symbols(
             {
                 PATH: list(self.path),
@@ -127,6 +130,7 @@ class RelayRequest(NamedTuple):
                 **of_set,
                 **of_session,
                 **of_refused,
+                **of_declined,
                 **self.wishes.properties(),
                 LINK: self.link,
                 OWN_QUEUE: self.own_queue,
@@ -145,14 +149,16 @@ class RelayAnswer(NamedTuple):
     """What the link consumes from: what a subscription's queue is called, its address does not say."""
     session_held: int | None = None
     """How many messages a session holds on this link, all of which come first; None: it holds nothing there, ever."""
+    declined: tuple[int, ...] = ()
+    """Those of the request that are there, and do not come on this link."""
 
     def properties(self) -> dict[Any, Any]:
         """Of the attach."""
         held = encode_ids(self.held)
         of_session = {} if self.session_held is None else {SESSION_HELD: proton.ulong(self.session_held)}
-        return _symbols(
-            {GENERATION: proton.ulong(self.generation), HELD: held, OWN_QUEUE: self.own_queue, **of_session}
-        )
+        of_declined = {DECLINED: encode_ids(self.declined)} if self.declined else {}
+        said = {GENERATION: proton.ulong(self.generation), HELD: held, OWN_QUEUE: self.own_queue}
+        return _symbols({**said, **of_session, **of_declined})
 
 
 def read_request(properties: object) -> RelayRequest | None:
@@ -176,6 +182,7 @@ def read_request(properties: object) -> RelayRequest | None:
         _session(properties.get(SESSION)),
         _text(properties, ADDRESS),
         _refused(properties.get(REFUSED_BEFORE, [])),
+        decode_ids(_binary(properties, DECLINED, MAX_HELD_BYTES)),
     )
 
 
@@ -184,7 +191,8 @@ def read_answer(properties: object) -> RelayAnswer:
     fields = properties if isinstance(properties, dict) else {}
     held = decode_ids(_binary(fields, HELD, MAX_HELD_BYTES))
     session_held = _number(fields, SESSION_HELD) if SESSION_HELD in fields else None
-    return RelayAnswer(_number(fields, GENERATION), held, _text(fields, OWN_QUEUE), session_held)
+    declined = decode_ids(_binary(fields, DECLINED, MAX_HELD_BYTES))
+    return RelayAnswer(_number(fields, GENERATION), held, _text(fields, OWN_QUEUE), session_held, declined)
 
 
 def told_to_client(properties: object) -> dict[Any, Any] | None:
@@ -227,15 +235,15 @@ def check_path(request: RelayRequest, own: str) -> None:
         raise AmqpError(NOT_ALLOWED, text)
 
 
-def reclaimable(request: RelayRequest, generations: Iterable[tuple[int, int]]) -> list[int]:
-    """Of the ids in `request` those that mean the same messages here, where each of `generations` began at an LSN.
+def same_ids(ids: Iterable[int], handed_out_in: int, generations: Iterable[tuple[int, int]]) -> list[int]:
+    """Of `ids` those that mean the same messages here, where each of `generations` began at an LSN.
 
     A message that a primary hands out may be lost with it, and its id is then given to another one. Two logs agree on
     all that lies before the first generation that is newer than the one in which the id was handed out.
     """
-    newer = [first_lsn for generation, first_lsn in generations if generation > request.generation]
+    newer = [first_lsn for generation, first_lsn in generations if generation > handed_out_in]
     end = min(newer, default=1 << 64)
-    return [message_id for message_id in request.held if message_id < end]
+    return [message_id for message_id in ids if message_id < end]
 
 
 def encode_ids(ids: Sequence[int]) -> bytes:

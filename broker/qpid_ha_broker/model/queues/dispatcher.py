@@ -12,7 +12,7 @@ What a consumer has declined it never finds again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -215,6 +215,11 @@ class Dispatcher:
         elif consumer.position is self._head:
             consumer.position = self._messages.open_cursor()
         return True
+
+    def decline_all(self, consumer: Consumer, ids: Sequence[int]) -> tuple[int, ...]:
+        """The same of what `consumer` has declined before it was subscribed here: those of `ids` that are there."""
+        entries = self._messages.find_all(ids) if ids else []
+        return tuple([entry.id for entry in entries if self.decline(consumer, entry)])
 
     def _position_of(self, consumer: Consumer) -> OrderCursor:
         is_choosy = consumer.accepts is not None or consumer in self._declined
