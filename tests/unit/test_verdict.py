@@ -643,3 +643,26 @@ def test_who_came_back_after_the_record_may_lead() -> None:
     record = ClusterRecord("uuid", 3, "a", 8, ("a", "b"))
     a = restarted("a", epoch=9, newest_members=("a", "b", "c"), lsn=120)
     assert isinstance(verdict(broker("c", epoch=9, lsn=120), a, **beside_record(record)), Accept)
+
+
+def test_who_led_before_a_claim_that_never_began_leads_where_the_claimant_has_lost_that_it_was_in_sync() -> None:
+    """b had joined a, and claimed the next generation when a was gone. Its disk has the claim, and of its log not even
+    that it joined."""
+    claim = ClusterRecord("uuid", 4, "b", 8, ("b",), claimed=True)
+    a = restarted("a", epoch=7, members=("a", "b"), lsn=115)
+    b = restarted("b", epoch=6, members=("a",), lsn=112, claims=(4,), promised=4)
+    assert "in-sync set of its own log" in refusal(verdict(b, a, **beside_record(claim)))
+    accepted = verdict(a, b, **beside_record(claim))
+    assert isinstance(accepted, Accept)
+    assert (accepted.generation, accepted.members) == (5, ("a",))
+    begun = claim._replace(claimed=False)
+    assert "without this broker" in refusal(verdict(a, b, **beside_record(begun)))
+    went_on = claim._replace(epoch=9)
+    assert "without this broker" in refusal(verdict(a, b, **beside_record(went_on)))
+
+
+def test_who_was_dropped_before_a_claim_that_never_began_does_not_lead() -> None:
+    claim = ClusterRecord("uuid", 4, "b", 9, ("b",), claimed=True)
+    a = restarted("a", epoch=8, members=("a", "b", "c"), newest_members=("a", "b"), lsn=115)
+    b = restarted("b", epoch=8, members=("a", "b", "c"), newest_members=("a", "b"), lsn=115, claims=(4,), promised=4)
+    assert "without this broker" in refusal(verdict(broker("c"), a, b, **beside_record(claim)))

@@ -717,9 +717,18 @@ def _why_no_majority(evidence: PromotionEvidence) -> str:
 def _newest_view(evidence: PromotionEvidence) -> _View:
     """What a store says with its newest set has those before in it, as they may never have been replaced. A record of
     that generation tells: who was in none since then has left, and what came after was confirmed without it.
+
+    Where a mere claim is recorded of a broker that has lost that it was in sync, and so cannot lead, the last set
+    before it counts.
     """
     own, record, views = evidence.own, evidence.record, []
-    if record is not None:  # first: of the same epoch it says who was in it for certain
+    here = (own, *evidence.answers)
+    is_void = (
+        record is not None
+        and _is_mere_claim(record, here)
+        and not any(answer.name == record.primary and _was_in_sync(answer) for answer in here)
+    )
+    if record is not None and not is_void:  # first: of the same epoch it says who was in it for certain
         views.append(_View(record.generation, record.epoch, record.members, record.members, evidence.keeper.name))
     others = sorted(
         evidence.answers, key=lambda answer: answer.name
@@ -727,6 +736,8 @@ def _newest_view(evidence: PromotionEvidence) -> _View:
     for source, answer in (("this broker", own), *((answer.name, answer) for answer in others)):
         views.append(_View(answer.generation, answer.epoch, answer.members, answer.newest_members, source))
     newest = max(views, key=lambda view: view[:2])
+    if is_void:
+        return newest._replace(members=newest.last)
     if record is None or newest.generation != record.generation:
         return newest
     since = {*record.members, *newest.last}
