@@ -318,6 +318,18 @@ def test_a_file_that_tells_of_no_states_is_an_error(tmp_path: Path) -> None:
         read_state_changes([str(tmp_path / "absent")])
 
 
+def test_of_a_list_of_all_events_those_of_states_count(tmp_path: Path) -> None:
+    of_all = {"number": 1, "broker": "beta", "at_ms": 1500, "set": "orders"}
+    events = (
+        {"subject": "queue.created", "name": "q", "temporary": False},
+        {"subject": "set.state", "before": "ready", "state": "primary", "reason": "promoted"},
+        {"subject": "connection.opened", "user": "ada"},
+    )
+    file = tmp_path / "told"
+    file.write_text("".join(json.dumps({**of_all, **event}) + "\n" for event in events))
+    assert read_state_changes([str(file)]) == [StateChange("beta", 1.5, "ready", "primary", "orders")]
+
+
 def test_states_have_the_names_that_brokers_give_them() -> None:
     assert {PRIMARY, READY, CATCHUP, CONNECTING} <= {state.value for state in State}
 

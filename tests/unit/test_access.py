@@ -40,11 +40,12 @@ def test_with_rules_what_none_of_them_matches_is_denied_on_this_machine_too(acti
 
 @pytest.mark.parametrize("action", Permission)
 def test_all_allows_what_applications_do_and_denies_everything(action: Permission) -> None:
-    is_of_applications = action not in (Permission.REPLICATE, Permission.ADMINISTER)
+    is_of_applications = action not in (Permission.MONITOR, Permission.REPLICATE, Permission.ADMINISTER)
     assert allowed(controlled("allow alice all"), ALICE, action) is is_of_applications
     assert allowed(controlled("allow-log alice all"), ALICE, action) is is_of_applications
-    assert allowed(controlled("allow alice all,administer"), ALICE, action) is (action is not Permission.REPLICATE)
-    assert not allowed(controlled("deny alice all", "allow all replicate,administer"), ALICE, action)
+    named = controlled("allow alice all,administer,monitor")
+    assert allowed(named, ALICE, action) is (action is not Permission.REPLICATE)
+    assert not allowed(controlled("deny alice all", "allow all monitor,replicate,administer"), ALICE, action)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ TABLE: dict[str, tuple[Operation, set[str]]] = {
     "publish in a transaction": (publishes_in_a_transaction, {"publish"}),
     "attach a consumer": (subscribes("q"), {"consume"}),
     "subscribe to an exchange": (subscribes("amq.topic"), {"consume"}),
+    "read what happens at the broker": (subscribes("qpid.events"), {"monitor"}),
     "subscribe to an exchange with a key": (subscribes("amq.topic/k"), {"consume"}),
     "subscribe durably": (subscribes("amq.topic", durable=True), {"consume"}),
     "browse": (browses, {"browse"}),

@@ -380,12 +380,32 @@ def shutdown(invocation: Invocation, cluster: bool, is_sure: bool) -> None:
 
 
 @click.command()
+@click.option("--match", metavar="PATTERN", help="Events whose subject is like it, such as 'queue.*' or '#' for all.")
+@click.option("--count", type=click.IntRange(0), help="At most so many of the last ones; left out: all that are kept.")
+@click.option("--follow", is_flag=True, help="Go on with what happens from now on, until you interrupt it.")
 @common_options
 @click.pass_obj
-def events(invocation: Invocation) -> None:
-    """What happens to the broker, as it happens, until you interrupt it."""
+def events(invocation: Invocation, match: str | None, count: int | None, follow: bool) -> None:
+    """What has happened at the broker: to queues, exchanges, bindings, connections, its state, in-sync sets, alarms.
+
+    Without --match, --count and --follow: changes of its state and of its primary, as they happen, until you interrupt
+    it. With one of them: the last events of the kinds that are asked for. docs/monitoring.md has all kinds.
+    """
+    if match is None and count is None and not follow:
+        with suppress(KeyboardInterrupt):
+            for event in invocation.stream("events"):
+                _print_event(event, invocation.format)
+        return
+    params: dict[str, Any] = {"match": match or "#", "count": count}
+    if not follow:
+        for event in invocation.call("events", **params):
+            _print_event(event, invocation.format)
+        return
     with suppress(KeyboardInterrupt):
-        for event in invocation.stream("events"):
+        answered = invocation.stream("events", **params, follow=True)
+        for event in next(answered):
+            _print_event(event, invocation.format)
+        for event in answered:
             _print_event(event, invocation.format)
 
 
@@ -446,6 +466,9 @@ def _print_event(event: object, format_name: str) -> None:
 def _event_text(event: Mapping[str, object]) -> str:
     """A change of state in a few words; programs, and people who want all of it, take JSON."""
     name, before, after = (cell(event.get(field)) for field in ("name", "before", "after"))
+    if "subject" in event:
+        facts = {fact: value for fact, value in event.items() if fact not in ("at_ms", "subject", "number", "broker")}
+        return f"{cell(event['subject'])} {cell(facts)}"
     if "before" in event and "after" in event:
         return f"{name}: {before} -> {after} ({cell(event.get('reason'))})"
     if event.get("event") == "primary":

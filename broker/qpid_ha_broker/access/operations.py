@@ -583,7 +583,9 @@ ROWS: Final[tuple[Operation, ...]] = (
     # --- the member of `default`
     Operation(ControlForm("backups", ALL, _V), None, {}, _READS, _AT_ONCE),
     Operation(ControlForm("history", ALL, _V), None, {"sets": _FLAG, "about": _TEXT}, _READS, _OUTCOME),
-    Operation(ControlForm("events", ALL, _V), None, {}, _READS, _AT_ONCE),
+    Operation(
+        ControlForm("events", ALL, _V), None, {"match": _TEXT, "count": _NUMBER, "follow": _FLAG}, _READS, _AT_ONCE
+    ),
     Operation(
         ControlForm("promote", ALL, _O, ("force", "failover", "cause")), None,
         {"force": _FLAG, "failover": _FLAG, "cause": _TEXT}, _WRITES, _OUTCOME,

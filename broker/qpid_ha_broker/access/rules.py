@@ -1,7 +1,8 @@
 """Who may do what with which node: rules, the first that matches decides, and what is said of a refusal.
 
-0. Where the broker tells clients something (`model.notices`) nobody else publishes, and who may connect may listen
-   unless a rule denies it: each open tells the same.
+0. Where the broker tells clients something nobody else publishes. Who may connect may listen to its notices
+   (`model.exchanges.notices`) unless a rule denies it: each open tells the same. Its events (`broker_events`) take
+   `monitor`, which no rule gives by `all`.
 1. The user of the cluster's brokers (`ha.username`) may replicate. Rules for everybody are not for it: only one that
    names it gives it more.
 2. Where there are rules, the first that matches the user, the action and the node decides. None: it is denied.
@@ -27,6 +28,7 @@ from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.joined_names import percent_encoded
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges.broker_events import is_for_events
 from qpid_ha_broker.model.exchanges.notices import is_for_notices
 from qpid_ha_broker.model.exchanges.topic_trie import ANY_WORDS, ONE_WORD, has_wildcards
 
@@ -56,12 +58,14 @@ class Permission(Enum):
     PURGE = "purge"
     BIND = "bind"
     MANAGE = "manage"
+    MONITOR = "monitor"
     REPLICATE = "replicate"
     ADMINISTER = "administer"
 
 
-APPLICATION: Final = frozenset(Permission) - {Permission.REPLICATE, Permission.ADMINISTER}
-"""What a rule allows by `all`: what applications do with nodes. To be a broker, or to administer this one, is named."""
+APPLICATION: Final = frozenset(Permission) - {Permission.MONITOR, Permission.REPLICATE, Permission.ADMINISTER}
+"""What a rule allows by `all`: what applications do with nodes. To be a broker, to administer this one, or to read what
+happens at it (`broker_events`), which tells of other users' connections and queues, is named."""
 
 
 class Subject(NamedTuple):
@@ -346,7 +350,7 @@ class AccessControl:
 
     def _decide(self, access: Access) -> AccessDecision:
         subject, action, node, _ = access
-        if action is Permission.PUBLISH and is_for_notices(node):
+        if action is Permission.PUBLISH and (is_for_notices(node) or is_for_events(node)):
             return AccessDecision(False, "the broker alone publishes there, and its clients believe it", is_final=True)
         is_broker = bool(self.cluster_user) and subject.user == self.cluster_user
         if is_broker and action is Permission.REPLICATE:

@@ -36,6 +36,7 @@ from qpid_ha_broker.server.control.administration import control_methods
 from qpid_ha_broker.server.control.audit_log import AuditLog
 from qpid_ha_broker.server.control.commit_waiters import CommitWaiters
 from qpid_ha_broker.server.control.control import ControlError, ControlServer, Method
+from qpid_ha_broker.server.control.event_methods import EventMethods
 from qpid_ha_broker.server.control.reloaded_files import ReloadedFiles
 from qpid_ha_broker.server.control.remote_control import RemoteControl
 from qpid_ha_broker.server.control.setting_layers import SettingLayers
@@ -239,7 +240,8 @@ class Broker:
             self.files.access.settings_changed()
         self.membership = Membership(self, self.broker_store, restored)
         own = ConnectionMethods(self.connections, self.schedule_turn, lambda: self.container.management.record)
-        methods = cluster_methods(self.facts, self.end, self.membership, self._own_methods())
+        events = EventMethods(self.container.notices.events, self._settings.name)
+        methods = cluster_methods(self.facts, self.end, self.membership, events, self._own_methods())
         self.control.methods = {**methods, "connections": ClusterConnections(own, self.membership).connections}
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask

@@ -69,6 +69,7 @@ class Turns:
         waiters.due = self.due.join(TurnPlace.WAITERS, waiters.turn_ended)
         notices = self.due.join(TurnPlace.NOTICES, lambda: broker.notices.log(container.take_notices()))
         container.notices.due = notices
+        container.notices.events.due = self.schedule
 
     def schedule(self) -> None:
         """Have a turn at the end of this round of the loop."""

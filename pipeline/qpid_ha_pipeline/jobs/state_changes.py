@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from qpid_ha_broker.model.exchanges.broker_events import EventSubject
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_pipeline.errors import PipelineError
 
@@ -26,6 +27,8 @@ PRIMARY, READY, CATCHUP, CONNECTING = "primary", "ready", "catchup", "connecting
 _SHOWN_CHARACTERS: Final = 160
 _LINE: Final = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3})Z \w+ \w+ (?P<text>.*)")
 _NAME: Final = re.compile(r"(?P<name>\S+) listens on .*control socket ")
+_OF_STATES: Final = (EventSubject.BROKER_STATE, EventSubject.SET_STATE)
+"""Of what `qpid-ha events` lists with `--match`, `--count` or `--follow`."""
 _CHANGE: Final = re.compile(r"Status change: (?P<before>\w+) -> (?P<state>\w+) \(")
 
 
@@ -87,9 +90,10 @@ def _event(path: str, number: int, line: str) -> Iterator[StateChange]:
     try:
         event: Any = json.loads(line)
         event = event.get("params", event)  # as the control socket has it
-        if "at_ms" in event:
+        subject = event.get("subject")
+        if "at_ms" in event and subject in (None, *_OF_STATES):
             yield StateChange(
-                event["name"],
+                event["name"] if subject is None else event["broker"],
                 event["at_ms"] / 1000,
                 event.get("before", ""),
                 event["state"],

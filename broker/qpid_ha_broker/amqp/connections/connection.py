@@ -57,6 +57,7 @@ from qpid_ha_broker.amqp.wire.session_request import read_session
 from qpid_ha_broker.amqp.wire.values import listed
 from qpid_ha_broker.model.budget import UNLIMITED, Budget
 from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges.broker_events import EventSubject
 from qpid_ha_broker.model.work import Task, used_up
 
 OPEN_BYTES = 128
@@ -175,14 +176,20 @@ class Connections:
 
     def opened(self, connection: Connection) -> None:
         """`connection` is open, and served."""
-        self.open[connection] = Opening(next(self._numbers), self.container.steady.wall_ms())
+        opening = self.open[connection] = Opening(next(self._numbers), self.container.steady.wall_ms())
+        self.container.notices.events.tell(
+            EventSubject.CONNECTION_OPENED, id=opening.number, **connection.identity.facts
+        )
         self.container.limits.connected(connection.links.use)
         if connection.asks.to_be_sole:
             self.sole.opened(client_names(connection), connection)
 
-    def closed(self, connection: Connection) -> None:
-        """`connection` is served no more, if it ever was."""
-        if self.open.pop(connection, None) is not None:
+    def closed(self, connection: Connection, ending: EndpointEnding, reason: str) -> None:
+        """`connection` is served no more, if it ever was. `reason`: why this broker has ended it, if it has."""
+        opening = self.open.pop(connection, None)
+        if opening is not None:
+            facts = {**connection.identity.facts, "ending": ending.name.lower(), "reason": reason}
+            self.container.notices.events.tell(EventSubject.CONNECTION_CLOSED, id=opening.number, **facts)
             self.container.limits.disconnected(connection.links.use)
             if connection.asks.to_be_sole:
                 self.sole.closed(client_names(connection), connection)
@@ -488,7 +495,7 @@ class Connection:
         connection = self.engine.connection
         connection.condition = error.as_condition(self.engine.peer_frame_bytes)
         connection.close()
-        self._finish(ending)
+        self._finish(ending, str(error))
         self.touch()
 
     def send_away(self, error: AmqpError) -> None:
@@ -504,7 +511,7 @@ class Connection:
         elif not self._ended:
             self.log.write("info", f"sent away: {error.description}")
             self.is_hung_up = True
-            self._finish(EndpointEnding.OURS)
+            self._finish(EndpointEnding.OURS, str(error))
             self.touch()
 
     # --- what the peer did: see engine.Handler
@@ -699,13 +706,13 @@ class Connection:
 
     # --- the end
 
-    def _finish(self, ending: EndpointEnding) -> None:
+    def _finish(self, ending: EndpointEnding, reason: str = "") -> None:
         if self._ended:
             if not self._is_ending_links:
                 self._links_have_ended()
             return
         self._ended = self._is_ending_links = True
-        self._connections.closed(self)
+        self._connections.closed(self, ending, reason)
         self.log.is_let_in = False
         self.transactions.closed(self.budget())
         self.relay.roll_back(self.budget())

@@ -30,6 +30,7 @@ from qpid_ha_broker.amqp.wire.peer_frames import PeerListener
 from qpid_ha_broker.model.budget import Budget, Clock
 from qpid_ha_broker.model.commands.administration import Administration
 from qpid_ha_broker.model.commands.publishing import ExchangePublisher
+from qpid_ha_broker.model.exchanges.broker_events import BrokerEvents, EventSubject
 from qpid_ha_broker.model.logs.log import DEFAULT_SET, LogBatch
 from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.message_clock import SteadyTime
@@ -93,9 +94,10 @@ class LogNotice(NamedTuple):
 
 
 class Notices:
-    """What there is to log since it was taken."""
+    """What there is to log since it was taken, and what happens here, for who watches."""
 
-    def __init__(self) -> None:
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self.events = BrokerEvents(wall_ms)
         self.due: Callable[[], None] = lambda: None
         """Called when there is something."""
         self._notices: list[LogNotice] = []
@@ -185,7 +187,7 @@ class Container:
         """The driver sets it."""
         self.work = WorkQueue()
         """Links that end because their session or connection has, of whichever sets."""
-        self.notices = Notices()
+        self.notices = Notices(lambda: self.steady.wall_ms())
         self._touched: dict[HostedSet, None] = {}
         """Sets other than `default` that are to have a turn."""
         self.visited: list[HostedSet] = []
@@ -339,12 +341,14 @@ class Container:
     # --- turns
 
     def take_notices(self) -> list[LogNotice]:
-        """What there is to log."""
+        """What there is to log. Who watches is told of what was done."""
         notices = self.notices.take()
         for hosted in (self.default, *self.visited):
             of_set = "" if hosted is self.default else f"set {hosted.name}: "
-            for text, transient in hosted.configuration.take_changes():
-                notices.append(LogNotice("debug" if transient else "info", "configuration", of_set + text))
+            for change in hosted.configuration.take_changes():
+                level = "debug" if change.transient else "info"
+                notices.append(LogNotice(level, "configuration", of_set + change.text))
+                self.notices.events.tell(change.subject, **change.facts)
         return notices
 
     @property
@@ -364,7 +368,7 @@ class Container:
     @property
     def has_work(self) -> bool:
         """Whether another turn is due at once."""
-        return bool(self._touched or self.work.tasks) or self.default.has_work
+        return bool(self._touched or self.work.tasks) or self.notices.events.has_due or self.default.has_work
 
     def turn(self) -> list[tuple[HostedSet, LogBatch | None]]:
         """End a round; returns what the witnesses of each set that had a turn must see. `default` is the first.
@@ -381,6 +385,8 @@ class Container:
         self._tell_starved()
         if self.nodes.limits.held:
             self.nodes.limits.wake()
+        if self.notices.events.has_due:
+            self.notices.events.wake_readers()
         return turns
 
     def _turn_of_others(self) -> list[tuple[HostedSet, LogBatch | None]]:
@@ -462,6 +468,7 @@ class Container:
         if not self.starved:
             text = f"{self._used_bytes} bytes are held, memory-limit is reached: publishers wait"
             self.notices.add("warning", "memory", text)
+            self.notices.events.tell(EventSubject.ALARM_RAISED, alarm="memory", reason=text)
         self.starved[link] = None
         return False
 
@@ -471,6 +478,7 @@ class Container:
             starved, self.starved = self.starved, {}
             for link in starved:
                 link.replenish()
+            self.notices.events.tell(EventSubject.ALARM_CLEARED, alarm="memory")
 
     def _count(self, hosted: HostedSet) -> None:
         """Of a set other than `default`: bring up to date what it adds to the memory of all."""

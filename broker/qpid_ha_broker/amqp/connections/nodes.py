@@ -20,6 +20,7 @@ from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE, TEMPORARY, Filters, Te
 from qpid_ha_broker.amqp.wire.conditions import NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import OtherSet
+from qpid_ha_broker.model.exchanges.broker_events import EVENTS_ADDRESS, is_for_events
 from qpid_ha_broker.model.exchanges.exchange import NO_LOCAL_ARGUMENT, Exchange, ExchangeKind, selector_argument
 from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE, is_for_notices
 from qpid_ha_broker.model.exchanges.topic_trie import ANY_WORDS, has_wildcards
@@ -146,6 +147,8 @@ class Nodes:
     def _named(self, address: str, kind: NodeKind | None) -> Named | None:
         """What is called so, other than a queue where a topic is asked for; None: nothing that is known here."""
         catalog = self._catalog
+        if is_for_events(address):  # no node: who may read them attaches a link of its own, see `links.event_link`
+            return Named(NodeKind.EXCHANGE, EVENTS_ADDRESS, address.partition("/")[2] or None)
         if is_for_notices(address):
             return Named(NodeKind.EXCHANGE, NOTICE_EXCHANGE, address.partition("/")[2] or None)
         if kind is not NodeKind.TOPIC and self.has_queue(address):
@@ -173,6 +176,8 @@ class Nodes:
 
     def topic_of(self, name: str, key: str | None) -> str | None:
         """For access control, of the exchange `name`: its topic `key`; without one, all of them. None: it has none."""
+        if name == EVENTS_ADDRESS:
+            return key or ANY_WORDS
         exchange = self._catalog.exchanges.get(name)
         if exchange is None or exchange.kind is not ExchangeKind.TOPIC:
             return None
@@ -225,7 +230,9 @@ class Nodes:
         queue, default = self._catalog.queues.get(address), self._host.default
         if queue is None or default.read_only or (terminus is not None and terminus.topic):
             return None
-        if queue.arguments.cluster_proxy or is_for_notices(address) or self._catalog.takes_notices_alone(queue):
+        if queue.arguments.cluster_proxy or is_for_notices(address) or is_for_events(address):
+            return None
+        if self._catalog.takes_notices_alone(queue):
             return None
         return Target(default, queue)
 

@@ -11,6 +11,7 @@ from qpid_ha_broker.amqp.connections.connection import Connection, Remotes
 from qpid_ha_broker.amqp.connections.nodes import Target
 from qpid_ha_broker.amqp.links.anonymous_relay import AnonymousRelay
 from qpid_ha_broker.amqp.links.coordinator import CoordinatorLink, answer_late
+from qpid_ha_broker.amqp.links.event_link import access_to_events, attach_reader, reads_events
 from qpid_ha_broker.amqp.links.hosted_session import HostedSession
 from qpid_ha_broker.amqp.links.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.links.management_link import ManagementLink, ReplyLink
@@ -82,6 +83,10 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
     access = _access(connection, link, relay)
     if access is not None:
         connection.container.access.check(*access)
+    if reads_events(link):
+        reader = attach_reader(connection, link, relay)
+        reader.access = access
+        return reader
     if own is None and connection.relay.remotes is not None:
         _attach_elsewhere(connection, link, connection.relay.remotes)
     try:
@@ -113,6 +118,8 @@ def _access(connection: Connection, link: proton.Link, relay: RelayRequest | Non
         return Access(subject, Permission.CREATE, TEMPORARY)
     if terminus.coordinator or not terminus.address or is_own(terminus.address):
         return None
+    if reads_events(link):
+        return access_to_events(link, subject)
     consuming = Permission.BROWSE if terminus.browse else Permission.CONSUME
     action = Permission.PUBLISH if link.is_receiver else consuming
     binding_key = binding_key_of(link.remote_source) if link.is_sender else None

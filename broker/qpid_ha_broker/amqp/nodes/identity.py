@@ -6,6 +6,7 @@ import ipaddress
 from typing import NamedTuple
 
 from qpid_ha_broker.events.joined_names import joined
+from qpid_ha_broker.model.exchanges.broker_events import Fact
 from qpid_ha_broker.model.exchanges.exchange import Origin
 from qpid_ha_broker.model.sets.following import owner_name
 
@@ -57,6 +58,12 @@ class PeerIdentity(NamedTuple):
     def text(self) -> str:
         """Who that is, for operators."""
         return f"{self.user or 'anonymous'} at {self.address}"
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """The same, for who watches: see `broker_events`."""
+        of_peer = {"user": self.user, "container": self.container, "peer": self.address}
+        return {**of_peer, "administration": self.is_admin}
 
     @property
     def is_local(self) -> bool:

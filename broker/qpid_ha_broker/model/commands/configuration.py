@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from qpid_ha_broker.cluster_map import TOMBSTONE_OF, PlacedQueue
@@ -21,6 +21,7 @@ from qpid_ha_broker.model.errors import (
     NotSupported,
     OtherSet,
 )
+from qpid_ha_broker.model.exchanges.broker_events import EVENTS_ADDRESS, EventSubject, Fact, is_for_events
 from qpid_ha_broker.model.exchanges.exchange import (
     NO_LOCAL_ARGUMENT,
     SELECTOR_ARGUMENT,
@@ -56,6 +57,9 @@ class ConfigurationChange(NamedTuple):
 
     text: str
     transient: bool
+    subject: EventSubject
+    facts: Mapping[str, Fact]
+    """For who watches: see `exchanges.broker_events`."""
 
 
 class RemoteNames:
@@ -218,7 +222,7 @@ class Configuration:
         _check_outside(self.remote, parsed)
         level = self._level_of(name, parsed)
         written = self._write_declared(ev.QueueDeclared(name, dict(arguments)), level)
-        self._note(parsed, f"queue {name} created{_shown(arguments)}")
+        self._note(parsed, f"queue {name} created{_shown(arguments)}", EventSubject.QUEUE_CREATED, name=name)
         if self._replication.counts_later:
             raise self._unplaced.submitted(name, written)
         return self._catalog.queues[name]
@@ -258,7 +262,7 @@ class Configuration:
         if level is not queue.replication:
             self._move_queue(queue, level)
         self._write(ev.QueueUpdated(queue.id, arguments), local=is_local(queue))
-        self._note(queue.arguments, f"queue {name} changed:{_shown(arguments)}")
+        self._note(queue.arguments, f"queue {name} changed:{_shown(arguments)}", EventSubject.QUEUE_CHANGED, name=name)
         if after.auto_delete:
             self._resources.timers.watch(queue)
         return queue
@@ -287,7 +291,7 @@ class Configuration:
         going_on = self.deletion_of(queue)
         if going_on is not None:
             return going_on
-        note = f"queue {name} deleted; messages in it: {queue.messages.count}"
+        messages = queue.messages.count
         queue.use_strategy(None)  # whose copy it was, who deletes it here decides about its messages
         deletion = Deletion(queue)
         alternate = queue.arguments.alternate_exchange
@@ -305,7 +309,8 @@ class Configuration:
             self._catalog.deleted_queues.append(queue)
             self._deletions[queue] = deletion
             self._resources.work.add(self._move_and_delete(deletion))
-        self._note(queue.arguments, note)
+        note = f"queue {name} deleted; messages in it: {messages}"
+        self._note(queue.arguments, note, EventSubject.QUEUE_DELETED, name=name, messages=messages)
         return deletion
 
     def _move_and_delete(self, deletion: Deletion) -> Task:
@@ -364,7 +369,8 @@ class Configuration:
             raise InvalidArgument(str(error)) from error
         local = exchange_level(name, arguments, self.replication_for(name)) is Replicate.NONE
         written = self._write(ev.ExchangeDeclared(name, kind, dict(arguments)), local=local)
-        self._note(None, f"{kind} exchange {name} created{_shown(arguments)}")
+        note = f"{kind} exchange {name} created{_shown(arguments)}"
+        self._note(None, note, EventSubject.EXCHANGE_CREATED, name=name, kind=kind)
         if self._replication.counts_later:
             raise self._unplaced.submitted(name, written)
         return self._catalog.exchanges[name]
@@ -384,7 +390,7 @@ class Configuration:
         if if_unused and exchange.bindings():
             raise InUse(f"exchange {name} has {len(exchange.bindings())} bindings")
         self._write(ev.ExchangeDeleted(exchange.id), local=is_local(exchange))
-        self._note(None, f"exchange {name} deleted")
+        self._note(None, f"exchange {name} deleted", EventSubject.EXCHANGE_DELETED, name=name)
 
     def bind(self, exchange: str, queue: str, key: str, arguments: Arguments) -> None:
         """Raises NotFound, InvalidArgument, LimitReached, InUse."""
@@ -410,7 +416,8 @@ class Configuration:
             self._sets.local_log.join()
             self._write(ev.Unbound(source.id, target.id, key))
         self._write(bound, local=local)
-        self._note(_here(target), f"queue {queue} bound to {exchange} with the key {key!r}{_shown(arguments)}")
+        note = f"queue {queue} bound to {exchange} with the key {key!r}{_shown(arguments)}"
+        self._note(_here(target), note, EventSubject.BINDING_CREATED, exchange=exchange, queue=queue, key=key)
 
     def unbind(self, exchange: str, queue: str, key: str) -> None:
         """Raises NotFound."""
@@ -421,7 +428,8 @@ class Configuration:
             raise NotFound(f"{queue} is not bound to {exchange} with the key {key!r}")
         local = is_local_binding(source, target, there.arguments)
         self._write(ev.Unbound(source.id, target.id, key), local=local)
-        self._note(_here(target), f"queue {queue} unbound from {exchange} with the key {key!r}")
+        note = f"queue {queue} unbound from {exchange} with the key {key!r}"
+        self._note(_here(target), note, EventSubject.BINDING_DELETED, exchange=exchange, queue=queue, key=key)
 
     def _check_dead_letters(self, exchange: Exchange) -> None:
         """Raises InvalidArgument for an alternate exchange of a queue that leads, itself or by its own, elsewhere."""
@@ -461,6 +469,8 @@ class Configuration:
             raise InvalidArgument(f"a name is 1 to {MAX_NAME_BYTES} bytes of printable text, not {name[:80]!r}")
         if name.startswith("$"):
             raise InvalidArgument(f"{name}: names with $ belong to the broker")
+        if is_for_events(name):
+            raise InvalidArgument(f"{name}: at {EVENTS_ADDRESS} the broker tells what happens at it; use another name")
         if name.startswith(DURABLE_SUBSCRIPTION) and not is_subscription:
             text = f"{name} is a name for durable subscriptions, and whose it is could not have its own any more"
             raise InvalidArgument(f"{text}: use another name, or subscribe to the exchange")
@@ -476,9 +486,11 @@ class Configuration:
             set_name = self._catalog.map.queues[name].set
             raise AlreadyExists(f"the name {name} is taken: a queue of resource set {set_name} has it")
 
-    def _note(self, arguments: QueueArguments | None, text: str) -> None:
+    def _note(self, arguments: QueueArguments | None, text: str, subject: EventSubject, **facts: Fact) -> None:
         """`arguments`: of the queue that it is about."""
-        change = ConfigurationChange(text, transient=arguments is not None and arguments.auto_delete)
+        transient = arguments is not None and arguments.auto_delete
+        of_queue = {} if arguments is None else {"temporary": transient}
+        change = ConfigurationChange(text, transient, subject, {**facts, "set": self._resources.name, **of_queue})
         if self._unit is None:
             self._changes.append(change)
         else:

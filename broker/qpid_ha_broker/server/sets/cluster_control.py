@@ -19,6 +19,7 @@ from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
+from qpid_ha_broker.server.control.event_methods import EventMethods
 from qpid_ha_broker.server.controller.cluster_facts import FROM_STREAM
 from qpid_ha_broker.server.peers.peer_asker import Unanswered
 from qpid_ha_broker.server.sets.membership import Membership
@@ -36,9 +37,11 @@ End = Callable[[str], None]
 """Ends this broker; with the UUID under which its store is whole, or without one."""
 
 
-def cluster_methods(facts: Facts, end: End, membership: Membership, others: Mapping[str, Method]) -> dict[str, Method]:
+def cluster_methods(
+    facts: Facts, end: End, membership: Membership, broker_events: EventMethods, others: Mapping[str, Method]
+) -> dict[str, Method]:
     """All methods; `others` are those of `administration`."""
-    control = ClusterControl(facts, end, membership)
+    control = ClusterControl(facts, end, membership, broker_events)
     return {
         **others,
         "status": control.status,
@@ -61,8 +64,9 @@ def cluster_methods(facts: Facts, end: End, membership: Membership, others: Mapp
 class ClusterControl:
     """Each public method but `on_primary` is a method of the control socket."""
 
-    def __init__(self, facts: Facts, end: End, membership: Membership) -> None:
+    def __init__(self, facts: Facts, end: End, membership: Membership, broker_events: EventMethods) -> None:
         self._facts = facts
+        self._broker_events = broker_events
         self._end = end
         self._membership = membership
 
@@ -104,8 +108,11 @@ class ClusterControl:
         return self._membership.member.history()
 
     def events(self, params: Params) -> object:
-        """The status now, and from then on a notification `event` for each change."""
+        """The status now, and from then on a notification `event` for each change; with parameters those events that
+        any broker has: see `EventMethods`."""
         check_parameters("events", params)
+        if params:
+            return self._broker_events.events(params)
         self._check_in_cluster()
         subscription = self._membership.events.subscribe()
         return Stream(self._membership.summary(), "event", subscription, subscription.close)

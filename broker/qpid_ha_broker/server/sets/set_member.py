@@ -33,6 +33,7 @@ from qpid_ha_broker.server.peers.peer_links import ChannelOpener, PeerLinks
 from qpid_ha_broker.server.sets.core_loop import Action, CoreLoop
 from qpid_ha_broker.server.sets.hosted_member import MemberOwner, SetMemberHost
 from qpid_ha_broker.server.sets.member_facts import PrimarySetFacts
+from qpid_ha_broker.server.sets.set_events import SetEvents
 from qpid_ha_broker.server.stores.broker_store import BrokerStore
 from qpid_ha_broker.server.stores.discarded import DiscardedMessages
 from qpid_ha_broker.server.stores.fleet import VoteWriter
@@ -86,6 +87,7 @@ class SetMember:
         self.is_standalone = settings.is_standalone
         """The broker is in no cluster."""
         self.discarded = DiscardedMessages(broker.current().data_dir, self.name)
+        self._events = SetEvents(broker.container.notices.events, self.name, self.member.status)
         self.requests = OperatorRequests(self.member, self.feed)
         self.clients = around.make_clients(hosted, self.member, self.feed, self._run_turn)
         self.is_awake = False
@@ -319,6 +321,7 @@ class SetMember:
 
     def _state_changed(self, effect: fx.StateChanged) -> None:
         self._owner.state_changed(self, effect)
+        self._events.state_changed(effect)
         if effect.after is State.CATCHUP:
             self.discarded.begin()
         self.clients.update()
@@ -327,6 +330,7 @@ class SetMember:
         self._turn_again()
 
     def _status_changed(self, effect: fx.StatusChanged) -> None:
+        self._events.status_changed(effect.status)
         # What STATUS says of a cluster stays while the broker is in none.
         if self._store is not None and not self.is_standalone:
             self._store.describe(effect.status)
