@@ -39,7 +39,7 @@ def reload(invocation: Invocation) -> None:
 
 
 @acl.command("set")
-@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @common_options
 @click.pass_obj
 def set_rules(invocation: Invocation, path: Path) -> None:

@@ -240,7 +240,7 @@ class Broker:
             self.files.access.settings_changed()
         self.membership = Membership(self, self.broker_store, restored)
         own = ConnectionMethods(self.connections, self.schedule_turn, lambda: self.container.management.record)
-        events = EventMethods(self.container.notices.events, self._settings.name)
+        events = EventMethods(self.container.notices.events, self.layers.current.name)
         methods = cluster_methods(self.facts, self.end, self.membership, events, self._own_methods())
         self.control.methods = {**methods, "connections": ClusterConnections(own, self.membership).connections}
         if self.membership.is_standalone:
