@@ -165,7 +165,7 @@ class QueueMove:
             self._give_up(NotFound, str(damage))
             return
         arrivals = [
-            _Arrival(entry, _message(entry, body), target)
+            _Arrival(entry, _message(entry, self.source.annotated(entry, body, self._reader.annotated)), target)
             for entry, body in zip(entries, bodies, strict=True)
             if (target := self._target_of(body)) is not None
         ]
