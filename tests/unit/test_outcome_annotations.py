@@ -30,7 +30,7 @@ from qpid_ha_broker.amqp.wire.outcome_annotations import (
     encoded,
     merged,
 )
-from qpid_ha_broker.amqp.wire.sections import MAX_PAIRS
+from qpid_ha_broker.amqp.wire.sections import MAX_NUMBERED_PAIRS, MAX_PAIRS, PRODUCER, SEQUENCE
 from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.events.types import Annotated, Enqueued, Released
 from qpid_ha_broker.ha import effects as fx
@@ -115,6 +115,16 @@ def test_a_message_never_has_more_annotations_than_can_be_read() -> None:
     full = whole(annotations={f"a{number}": 1 for number in range(MAX_PAIRS)})
     assert annotated(full, of({"x": 1})) == full
     assert told(annotated(full, of({"a7": 2}))).annotations["a7"] == 2
+
+
+def test_the_number_of_a_message_goes_to_nobody_however_much_is_said_of_it() -> None:
+    broker = PairedBroker()
+    client = broker.connect()
+    own = {f"a{number}": 1 for number in range(MAX_NUMBERED_PAIRS - 2)}
+    number = {PRODUCER: "mine", SEQUENCE: proton.ulong(1)}
+    client.publish("q", proton.Message("a", annotations=named({**own, **number}), durable=True))
+    said_on(client, client.receiver("q"), {f"b{number}": 1 for number in range(MAX_ENTRIES)})
+    assert set(next_on(client).annotations) == {*own, *(f"b{number}" for number in range(MAX_ENTRIES))}
 
 
 OURS = [

@@ -24,6 +24,8 @@ from qpid_ha_broker.amqp.wire.sections import (
     MAX_PAIRS,
     MESSAGE_ANNOTATIONS,
     NUMBERED,
+    PRODUCER,
+    SEQUENCE,
     find_section,
     replace_annotations,
 )
@@ -40,6 +42,7 @@ _OURS: Final = (NUMBERED, f"{FIRST}-".encode(), f"{LAST}-".encode())
 _OURS_WHOLE: Final = frozenset(
     name.encode() for name in (DEATH_COUNT, DESTINATION_KIND, DELIVERY_TIME, DELIVERY_DELAY)
 )  # fmt: skip
+_NUMBER: Final = (PRODUCER.encode(), SEQUENCE.encode())
 _MAP: Final = b"\xd1"
 
 
@@ -77,9 +80,10 @@ def merged(before: bytes, added: bytes) -> bytes:
 
 
 def annotated(payload: bytes, annotations: bytes) -> bytes:
-    """The message with these among its own, in the place of those of the same names.
+    """The message with these among its own, in the place of those of the same names, and without its number.
 
-    As it is where it cannot be read, or would have more than `MAX_PAIRS`: whoever reads it has to be able to.
+    As it is where it cannot be read, or would have more than `MAX_PAIRS`: whoever reads it has to be able to. The
+    number is taken off because that is done of few annotations alone when a message goes out: `MAX_NUMBERED_PAIRS`.
     """
     try:
         said = dict(_entries(annotations, 0, MAX_ENTRIES))
@@ -87,7 +91,7 @@ def annotated(payload: bytes, annotations: bytes) -> bytes:
         kept: list[bytes] = []
         if end:
             own = _entries(payload, value_end(payload, start + 1), MAX_PAIRS)
-            kept = [entry for name, entry in own if name not in said]
+            kept = [entry for name, entry in own if name not in said and name not in _NUMBER]
         else:
             start = end = place_of_annotations(payload)
         entries = [*kept, *said.values()]
