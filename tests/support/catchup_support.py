@@ -48,7 +48,8 @@ class Pair:
         lsn = self.primary.log.last_lsn
         self.discarded += self.catch_up.objects(objects_frame(self.primary.state, GENERATION, lsn))
         self.browsers = Browsers(
-            self.primary.state, GENERATION, lsn, held, max_messages=max_messages, max_bytes=1 << 20, window=window
+            self.primary.state, GENERATION, lsn, held,
+            max_messages=max_messages, max_bytes=1 << 20, window=window, with_annotations=True,
         )  # fmt: skip
         self.chunks = 0
         self.catch_up.check_invariants()

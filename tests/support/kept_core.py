@@ -174,11 +174,12 @@ class AnyCommands:
         self.random.shuffle(self.held)
         for _ in range(min(len(self.held), self.random.randint(1, 4))):
             queue, entry = self.held.pop()
-            how = self.random.choice(["accept", "accept", "fail", "fail", "release", "reject"])
+            how = self.random.choice(["accept", "accept", "fail", "fail", "release", "reject", "annotate", "annotate"])
             if how in ("accept", "reject"):
                 getattr(self.core.resources, how)(queue, [entry])
             else:
-                self.core.resources.release(queue, [entry], failed=how == "fail")
+                said = f"said={self.random.randint(1, 999)}".encode() if how == "annotate" else b""
+                self.core.resources.release(queue, [entry], failed=how == "fail", annotations=said)
 
     def transaction(self) -> None:
         transaction = Transaction()
@@ -330,7 +331,8 @@ def _queue_picture(queue: Queue) -> tuple[object, ...]:
         for entry in queue.messages
         if (event := event_of(entry)).durable
     ]
-    return queue.id, dict(queue.arguments.given), queue.replication, queue.used, queue.owner, messages
+    said = {message[0]: queue.messages.annotations.get(message[0]) for message in messages}
+    return queue.id, dict(queue.arguments.given), queue.replication, queue.used, queue.owner, messages, said
 
 
 def copied(disk: Disk, *, without: tuple[str, ...] = ()) -> SimulatedDisk:

@@ -30,7 +30,7 @@ kinds: list[dict[str, Scalar]] = [
 names = st.sampled_from("abc")
 operations = st.one_of(
     st.tuples(st.sampled_from(["publish", "publish", "publish", "route"]), names, st.integers(1, 9)),
-    st.tuples(st.sampled_from(["consume", "consume", "fail", "hold"]), names, st.integers(1, 255)),
+    st.tuples(st.sampled_from(["consume", "consume", "fail", "annotate", "hold"]), names, st.integers(1, 255)),
     st.tuples(st.sampled_from(["hold for a session", "release"]), names, st.integers(1, 255)),
     st.tuples(st.sampled_from(["declare", "delete", "purge", "update", "bind", "unbind"]), names, st.integers(0, 6)),
     st.tuples(
@@ -95,6 +95,8 @@ def perform_on_queue(core: Core, queue: Queue, what: str, number: int) -> None:
         resources.release(queue, [entry for entry in picked(queue, number) if entry.id in queue.held], failed=False)
     elif what == "fail":
         resources.release(queue, picked(queue, number), failed=True)
+    elif what == "annotate":
+        resources.release(queue, picked(queue, number), failed=False, annotations=f"said={number}".encode())
     elif what == "delete":
         configuration.delete_queue(queue.name)
     elif what == "purge":
@@ -143,10 +145,10 @@ def test_whatever_happened_before_and_happens_meanwhile_the_backup_equals_the_pr
     pair.meet(max_messages)
     for during, is_overtaken in meanwhile:
         if is_overtaken:
-            # The chunk's counts of failed deliveries are those of the place where it was made.
+            # The chunk's counts of failed deliveries, and what was said, are those of the place where it was made.
             frame = pair.next()
             for operation in during:
-                if operation[0] != "fail":
+                if operation[0] not in ("fail", "annotate"):
                     perform(pair.primary, *operation)
             pair.stream()
         else:

@@ -22,6 +22,7 @@ from qpid_ha_broker.events.fields import MAX_ARGUMENTS_BYTES, UNREADABLE
 from qpid_ha_broker.events.layout import HEADER_BYTES, RecordKind
 from qpid_ha_broker.events.types import (
     Acquired,
+    Annotated,
     Bound,
     BrokerChanged,
     BrokerRegistered,
@@ -76,7 +77,7 @@ def record_of(vector: dict[str, Any]) -> LogRecord:
     fields = dict(vector["fields"])
     for name in {"ids", "queues", "members", "replicas", "leaving", "patterns", "counts", "sequences"} & fields.keys():
         fields[name] = tuple(fields[name])
-    for name in {"payload", "producer"} & fields.keys():
+    for name in {"payload", "producer", "annotations"} & fields.keys():
         fields[name] = bytes.fromhex(fields[name])
     if "reason" in fields:
         fields["reason"] = DequeueReason[fields["reason"]]
@@ -134,6 +135,7 @@ EVENTS = st.one_of(
     st.builds(Enqueued, IDS, st.binary(max_size=60), st.booleans(), U8, U64, TEXT, U64),
     st.builds(Dequeued, U64, IDS, st.sampled_from(DequeueReason)),
     st.builds(Acquired, U64, IDS),
+    st.builds(Annotated, U64, IDS, st.binary(max_size=60)),
     st.builds(Released, U64, IDS, st.booleans()),
     st.builds(SessionAcquired, U64, U64, TEXT, TEXT, IDS),
     st.builds(SessionStarted, TEXT, TEXT, U64, U64),

@@ -11,7 +11,7 @@ import pytest
 from model_support import NOW_MS, Core, bodies, message
 from paired_engines import START_MS, PairedBroker
 from qpid_ha_broker.amqp.wire.dead_letters import MAX_COUNT, dead_letter
-from qpid_ha_broker.amqp.wire.sections import MAX_PAIRS, MessageSections
+from qpid_ha_broker.amqp.wire.sections import MAX_NUMBERED_PAIRS, MAX_PAIRS, PRODUCER, SEQUENCE, MessageSections
 from qpid_ha_broker.model.message_reader import Death, DeathReason
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
@@ -95,6 +95,14 @@ def test_a_consumer_is_told_of_the_death_and_of_no_time_to_live() -> None:
         "x-opt-last-death-time": START_MS,
         "x-opt-death-count": 1,
     }
+
+
+def test_a_dead_letter_has_not_the_number_that_its_publisher_gave_it_however_many_annotations_it_has() -> None:
+    own = {f"a{number}": 1 for number in range(MAX_NUMBERED_PAIRS - 2)}
+    annotations: Any = {**own, PRODUCER: "mine", SEQUENCE: proton.ulong(1)}
+    sections, payload = MessageSections(), bytes(proton.Message("a", annotations=annotations).encode())
+    got = told(sections.fresh(dead_letter(sections, payload, DEATH))).annotations
+    assert (len(got), PRODUCER in got, SEQUENCE in got) == (len(own) + 7, False, False)
 
 
 def told(payload: bytes) -> Any:

@@ -181,7 +181,10 @@ class Commands(RuleBasedStateMachine):
         self.nobody_waits_for_what_is_there()
 
     @precondition(lambda self: self.held)
-    @rule(picked=st.lists(picks, min_size=1, max_size=3), how=st.sampled_from(["accept", "reject", "release", "fail"]))
+    @rule(
+        picked=st.lists(picks, min_size=1, max_size=3),
+        how=st.sampled_from(["accept", "reject", "release", "fail", "annotate"]),
+    )
     def settle(self, picked: list[int], how: str) -> None:
         entries = list(dict.fromkeys(list(self.held)[pick % len(self.held)] for pick in picked))
         queue = self.held[entries[0]][0]
@@ -192,7 +195,8 @@ class Commands(RuleBasedStateMachine):
         if how in ("accept", "reject"):
             token = resources.accept(queue, entries) if how == "accept" else resources.reject(queue, entries)
         else:
-            token = resources.release(queue, entries, failed=how == "fail")
+            said = b"said=busy" if how == "annotate" else b""
+            token = resources.release(queue, entries, failed=how == "fail", annotations=said)
         assert token.lsn <= token.log.last_lsn
 
     @precondition(lambda self: self.consumers)

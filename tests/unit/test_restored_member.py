@@ -202,8 +202,8 @@ LED_BY_B = ClusterRecord("uuid", 1, "b", 1, ("a", "b", "c"))
 LED_BY_A = ClusterRecord("uuid", 2, "a", 2, ("a",))
 
 
-Greeting = tuple[tuple[int, ...], bool, bool]
-"""Of a Hello: `started`, `reads_marks` and `reads_schedules`."""
+Greeting = tuple[tuple[int, ...], bool, bool, bool]
+"""Of a Hello: `started`, `reads_marks`, `reads_schedules` and `reads_annotations`."""
 
 
 class Waking(MemberHarness):
@@ -283,12 +283,19 @@ class Waking(MemberHarness):
         if self.member.status.state is State.CATCHUP:
             self.apply(fx.LinkLost(self._link, "connection reset"))
         greetings: dict[str, list[Greeting]] = {"b:5672": [], "c:5672": []}
+        greeted = 0
         for reason in reasons:
             self.now_s += 5.0
             self.apply(fx.Ticked())
+            while self._link == greeted:  # the pause between two rounds grows
+                self.now_s += 5.0
+                self.apply(fx.Ticked())
+            greeted = self._link
             self.apply(fx.LinkOpened(self._link))
-            assert self._hello is not None
-            greetings[self._address].append((self._hello.started, self._hello.reads_marks, self._hello.reads_schedules))
+            hello = self._hello
+            assert hello is not None
+            greeting = hello.started, hello.reads_marks, hello.reads_schedules, hello.reads_annotations
+            greetings[self._address].append(greeting)
             said = CANNOT_READ if self._address in self.cannot_read else reason
             self.apply(fx.LinkLost(self._link, said, end_of(said)))
         return greetings
@@ -325,17 +332,17 @@ def test_whoever_has_nothing_to_ask_the_coordinator_follows_at_once(settings: Me
     assert waking.is_welcome()
 
 
-CANNOT_READ = "HELLO: expected no field called reads_schedules"
+CANNOT_READ = "HELLO: expected no field called reads_annotations"
 """As a release says it that knows no such field."""
-FULL, WITHOUT_THE_LAST = ((0,), True, True), ((0,), True, False)
-OLDER, BAREST = ((0,), False, False), ((), False, False)
+FULL, WITHOUT_THE_LAST = ((0,), True, True, True), ((0,), True, True, False)
+NO_SCHEDULES, OLDER, BAREST = ((0,), True, False, False), ((0,), False, False, False), ((), False, False, False)
 
 
 def test_who_cannot_read_the_greeting_is_an_older_release_perhaps_and_greeted_as_such() -> None:
     waking = Waking(member())
     assert waking.is_welcome()
     greetings = waking.greetings([CANNOT_READ] * 10)
-    assert greetings["b:5672"][:4] == greetings["c:5672"][:4] == [FULL, WITHOUT_THE_LAST, OLDER, BAREST]
+    assert greetings["b:5672"][:5] == greetings["c:5672"][:5] == [FULL, WITHOUT_THE_LAST, NO_SCHEDULES, OLDER, BAREST]
 
 
 @pytest.mark.parametrize(
@@ -357,7 +364,7 @@ def test_nor_whoever_is_at_another_address() -> None:
     waking = Waking(member())
     waking.cannot_read = {"b:5672"}
     greetings = waking.greetings(["connection reset"] * 6)
-    assert greetings["b:5672"][:3] == [FULL, WITHOUT_THE_LAST, OLDER]
+    assert greetings["b:5672"][:3] == [FULL, WITHOUT_THE_LAST, NO_SCHEDULES]
     assert set(greetings["c:5672"]) == {FULL}
 
 

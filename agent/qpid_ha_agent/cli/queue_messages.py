@@ -238,6 +238,7 @@ def _payloads(invocation: Invocation, name: str) -> Iterator[tuple[str, int | No
     facts = _whole_facts(invocation, name)
     # Of a queue of which it has no replica the broker knows no figures: asked for messages, it says who has one.
     last, after, parts, part_id = int(facts.get("newest_message", 1 << 64)), "0", bytearray(), ""
+    part_of = 0
     while int(after) < last:
         answer = facts_of(
             invocation.call("queues", action="payload", name=name, after=after, offset=len(parts) or None)
@@ -247,8 +248,8 @@ def _payloads(invocation: Invocation, name: str) -> Iterator[tuple[str, int | No
                 return
             if "unreadable" in row:
                 raise CliFailure(f"message {row['id']} cannot be read: {row['unreadable']}", NO)
-            if row["id"] != part_id:  # the one before has left while it was read
-                parts, part_id = bytearray(), row["id"]
+            if (row["id"], row["size"]) != (part_id, part_of):  # the one before has left, or was annotated, meanwhile
+                parts, part_id, part_of = bytearray(), row["id"], row["size"]
             if row["offset"] != len(parts):
                 break  # another message is first now: ask for it from its beginning
             parts += base64.b64decode(row["payload"])

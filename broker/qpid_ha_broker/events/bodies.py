@@ -30,6 +30,7 @@ from .layout import BODIES, DUE, ENQUEUED, RecordKind
 from .layout import IDS as IDS_LAYOUT
 from .types import (
     Acquired,
+    Annotated,
     Bound,
     BrokerChanged,
     BrokerRegistered,
@@ -71,6 +72,7 @@ from .types import (
 
 _NO_PAYLOAD: Final = b""
 _REFUSED: Final = BODIES[RecordKind.NUMBERS_REFUSED]
+_ANNOTATED: Final = BODIES[RecordKind.ANNOTATED]
 _REASONS: Final = tuple(sorted(DequeueReason))
 
 Writer = Callable[[Any], Pieces]
@@ -136,6 +138,17 @@ def _read_numbers_refused(body: memoryview) -> NumbersRefused:
     return NumbersRefused(bytes(body[producer_at:]), sequences)
 
 
+def _write_annotated(event: Annotated) -> Pieces:
+    queue, ids, annotations = event
+    return _ANNOTATED.pack(queue, len(ids)) + write_ids(ids), annotations
+
+
+def _read_annotated(body: memoryview) -> Annotated:
+    queue, count = _ANNOTATED.unpack_from(body)
+    end = _ANNOTATED.size + 8 * count
+    return Annotated(queue, read_ids(body, _ANNOTATED.size, count), bytes(body[end:]))
+
+
 def _reason(number: int) -> DequeueReason:
     if number >= len(_REASONS):
         raise ValueError(f"expected at most {len(_REASONS) - 1}, found {number}")
@@ -172,6 +185,7 @@ def _of(kind: RecordKind, form: Form) -> _Row:
 _QUEUE_REASON_IDS: Final = {"queue": U64, "reason": checked(U8, _reason), "ids": IDS}
 _QUEUE_IDS: Final = {"queue": U64, "ids": FieldType(_write_ids_alone, _read_ids_alone)}
 _QUEUE_FAILED_IDS: Final = {"queue": U64, "failed": TRUTH, "ids": IDS}
+_SAID: Final = {"queue": U64, "ids": IDS}
 _MESSAGE: Final = {
     "durable": TRUTH, "priority": U8, "expires_at_ms": U64, "queues": list_of("H", U64), "key": TEXT, "due_at_ms": U64,
 }  # fmt: skip
@@ -198,6 +212,7 @@ _TABLE: Final = (
     _Row(RecordKind.NUMBERS_REFUSED, Form(NumbersRefused, _NUMBERS), _write_numbers_refused, _read_numbers_refused),
     _row(RecordKind.SESSION_ACQUIRED, SessionAcquired, name=TEXT, link=TEXT, ids=IDS),
     _row(RecordKind.HANDED_OUT, HandedOut),
+    _Row(RecordKind.ANNOTATED, Form(Annotated, _SAID, "annotations"), _write_annotated, _read_annotated),
     _row(RecordKind.TRANSACTION_COMMITTED, TransactionCommitted),
     _row(RecordKind.GENERATION_STARTED, GenerationStarted, primary=TEXT, cluster=TEXT, cause=TEXT),
     _row(RecordKind.IN_SYNC_CHANGED, InSyncChanged, members=TEXTS),

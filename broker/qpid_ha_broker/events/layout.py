@@ -36,6 +36,8 @@ class RecordKind(IntEnum):
     HANDED_OUT = 0x27
     SCHEDULED = 0x28
     """An Enqueued of a message that is due later. An older release cannot read it."""
+    ANNOTATED = 0x29
+    """An older release cannot read it."""
 
     TRANSACTION_COMMITTED = 0x30
 
@@ -159,6 +161,7 @@ BODIES: Final[Mapping[RecordKind, Layout]] = {
         RecordKind.SESSION_ACQUIRED: {"queue": "Q", "session": "Q"},
         RecordKind.NUMBERS_REFUSED: {"sequences": "H", "producer_bytes": "H"},
         RecordKind.HANDED_OUT: {"queue": "Q", "upto": "Q"},
+        RecordKind.ANNOTATED: {"queue": "Q", "ids": "I"},
         RecordKind.TRANSACTION_COMMITTED: {"parts": "I"},
         RecordKind.GENERATION_STARTED: {"generation": "Q", "started_at_ms": "Q", "forced": "?"},
         RecordKind.IN_SYNC_CHANGED: {"epoch": "Q"},

@@ -140,6 +140,15 @@ class Released(NamedTuple):
     failed: bool
 
 
+class Annotated(NamedTuple):
+    """Consumers have given messages back with annotations, which whoever gets them next gets with them."""
+
+    queue: int
+    ids: tuple[int, ...]
+    annotations: bytes
+    """A map of AMQP, encoded: all that consumers have said of these, in the place of what this said before."""
+
+
 EVERYTHING: Final = (1 << 64) - 1
 """Above all ids."""
 
@@ -425,6 +434,7 @@ Event = (
     | Enqueued
     | Dequeued
     | Acquired
+    | Annotated
     | Released
     | HandedOut
     | SessionAcquired

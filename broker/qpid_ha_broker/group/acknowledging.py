@@ -82,7 +82,7 @@ def is_awaited(own: str, sender: str, events: Iterable[ev.Event], ownership: Own
     for event in events:
         if isinstance(event, ev.Enqueued):
             queues = event.queues
-        elif isinstance(event, ev.Dequeued | ev.Released | ev.SessionAcquired):
+        elif isinstance(event, ev.Dequeued | ev.Released | ev.SessionAcquired | ev.Annotated):
             queues = (event.queue,)
         elif isinstance(event, _UNOWNED):
             continue

@@ -6,7 +6,7 @@ member that catches up may lack, not from a clock, not from who asks.
 | event | skipped when |
 | --- | --- |
 | Enqueued | one of its queues is gone |
-| Dequeued, Released | its queue is gone; a message of it is not its sender's (`Ownership.may_take`) |
+| Dequeued, Released, Annotated | its queue is gone; a message of it is not its sender's (`Ownership.may_take`) |
 | SessionAcquired | the same; a session holds one already; the link is attached elsewhere, or nowhere |
 | QueueDeclared, ExchangeDeclared | the name is taken |
 | QueueUpdated, QueueDeleted, Bound, Unbound, ExchangeDeleted | what it is about is gone |
@@ -53,7 +53,7 @@ def _queue_is_there(state: SetState, _: Ownership, __: str, event: Any) -> Skip 
 
 
 def _messages_are_theirs(
-    state: SetState, ownership: Ownership, sender: str, event: ev.Dequeued | ev.Released
+    state: SetState, ownership: Ownership, sender: str, event: ev.Dequeued | ev.Released | ev.Annotated
 ) -> Skip | None:
     refusal = _queue_is_there(state, ownership, sender, event)
     if refusal is not None or ownership.may_take(event.queue, sender, event.ids, _held_of_sessions(state, event.queue)):
@@ -121,6 +121,7 @@ CHECKS: Final[Mapping[type[ev.Event], Check]] = {
     ev.Enqueued: _queues_are_there,
     ev.Dequeued: _messages_are_theirs,
     ev.Released: _messages_are_theirs,
+    ev.Annotated: _messages_are_theirs,
     ev.SessionAcquired: _session_may_have_them,
     ev.QueueDeclared: _name_is_free,
     ev.ExchangeDeclared: _name_is_free,

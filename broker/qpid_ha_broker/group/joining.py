@@ -244,7 +244,7 @@ def show_chunk(ctx: GroupContext, lineage: Lineage, to: str, asked: ChunkAsked) 
     """Answer a ChunkAsked where it is delivered. Of a queue that is gone by now there is nothing to show."""
     queue = ctx.resource_set.catalog.queues_by_id.get(asked.queue)
     if queue is not None:
-        browser = ReplicatingBrowser(queue, asked.high, asked.held)
+        browser = ReplicatingBrowser(queue, asked.high, asked.held, with_annotations=True)
         settings = ctx.settings
         chunk = browser.next_chunk(lineage.record.generation, settings.chunk_messages, settings.chunk_bytes)
         ctx.say(ChunkShown(to, encode_shown(chunk)))

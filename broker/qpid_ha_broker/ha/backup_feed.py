@@ -47,7 +47,9 @@ class BackupFeed:
         common = common_lsn(history, self._tail.last_lsn, hello.history, hello.last_lsn, began_apart(own, theirs))
         lacks = hello.lacks_transient and common >= self._ctx.resource_set.state.transients_lost_lsn
         holds_what_is_common = hello.complete and not lacks and common >= self._forced_lsn
-        is_readable = hello.reads_marks or self._ctx.resource_set.state.marks.last_lsn <= common
+        marks = self._ctx.resource_set.state.marks
+        is_readable = hello.reads_marks or marks.last_lsn <= common
+        is_readable = is_readable and (hello.reads_annotations or marks.annotated_lsn <= common)
         by_tail = holds_what_is_common and hello.applied_lsn <= common and self._tail.holds_after(common)
         by_tail = by_tail and is_readable
         resync = fr.Resync.TAIL if by_tail else fr.Resync.DIFF
@@ -181,6 +183,7 @@ class BackupFeed:
         backup.browsers = Browsers(
             state, self._generation, lsn, backup.holdings,
             max_messages=settings.chunk_messages, max_bytes=settings.chunk_bytes, window=settings.chunks_ahead,
+            with_annotations=backup.hello.reads_annotations,
         )  # fmt: skip
         backup.holdings = {}
         backup.compared_lsn = lsn

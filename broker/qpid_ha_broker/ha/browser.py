@@ -15,6 +15,7 @@ from typing import Final
 
 from qpid_ha_broker.events.codec import LogRecord, encode_all
 from qpid_ha_broker.events.layout import HEADER_BYTES
+from qpid_ha_broker.events.types import Annotated
 from qpid_ha_broker.ha.frames import CaughtUp, Chunk
 from qpid_ha_broker.ha.objects import objects_frame
 from qpid_ha_broker.model.queues.queue import Queue
@@ -36,9 +37,11 @@ Ranges = Iterable[tuple[int, int]]
 class ReplicatingBrowser:
     """The promise: its chunks follow each other downwards from `up_to_lsn` without gap or overlap, until the last."""
 
-    __slots__ = ("_held", "_high", "_queue", "done", "queue_id")
+    __slots__ = ("_annotates", "_held", "_high", "_queue", "done", "queue_id")
 
-    def __init__(self, queue: Queue, up_to_lsn: int, holdings: Ranges) -> None:
+    def __init__(self, queue: Queue, up_to_lsn: int, holdings: Ranges, *, with_annotations: bool = False) -> None:
+        """`with_annotations`: also what consumers have said of messages, which an older release cannot read."""
+        self._annotates = with_annotations
         self._queue = queue
         self.queue_id = queue.id
         self._high = up_to_lsn
@@ -53,7 +56,7 @@ class ReplicatingBrowser:
 
     def next_chunk(self, generation: int, max_messages: int, max_bytes: int) -> Chunk:
         """The next interval, at least one message of it, however large that is."""
-        find = _Find(max_messages, max_bytes)
+        find = _Find(max_messages, max_bytes, self._queue.messages.annotations if self._annotates else {})
         low, last = self._high + 1, False
         while not find.is_full and not last:
             entries = self._queue.messages.newest_before(low, max_messages)
@@ -104,9 +107,20 @@ class ReplicatingBrowser:
 class _Find:
     """What goes into one chunk, gathered newest first."""
 
-    __slots__ = ("_bytes_left", "_dropped", "_failures", "_messages_left", "_sent", "ids_left")
+    __slots__ = (
+        "_annotated",
+        "_annotations",
+        "_bytes_left",
+        "_dropped",
+        "_failures",
+        "_messages_left",
+        "_sent",
+        "ids_left",
+    )
 
-    def __init__(self, max_messages: int, max_bytes: int) -> None:
+    def __init__(self, max_messages: int, max_bytes: int, annotations: Mapping[int, bytes]) -> None:
+        self._annotations = annotations
+        self._annotated: list[int] = []
         self._messages_left = max_messages
         self._bytes_left = max_bytes
         self.ids_left = IDS_PER_CHUNK
@@ -128,6 +142,9 @@ class _Find:
         self.ids_left -= 1
         if entry.delivery_count:
             self._failures.append((entry.id, entry.delivery_count))
+        if self._annotations and entry.id in self._annotations:
+            self._annotated.append(entry.id)
+            self._bytes_left -= len(self._annotations[entry.id]) + HEADER_BYTES
 
     def drop(self, first: int, last: int) -> None:
         self.ids_left -= last + 1 - first
@@ -139,6 +156,10 @@ class _Find:
         sent = self._sent[::-1]
         events = zip(sent, load_bodies(sent), strict=True)
         records = [LogRecord(entry.id, entry.enqueued(body), False) for entry, body in events]
+        records += [
+            LogRecord(number, Annotated(queue, (number,), self._annotations[number]), False)
+            for number in reversed(self._annotated)
+        ]
         return Chunk(generation, queue, low, high, last, dropped, failures, encode_all(records))
 
 
@@ -158,8 +179,9 @@ class Browsers:
 
     def __init__(
         self, state: SetState, generation: int, up_to_lsn: int, holdings: Mapping[int, Ranges],
-        *, max_messages: int, max_bytes: int, window: int,
+        *, max_messages: int, max_bytes: int, window: int, with_annotations: bool = False,
     ) -> None:  # fmt: skip
+        self._annotates = with_annotations
         self._catalog = state.catalog
         self._generation = generation
         self._up_to_lsn = up_to_lsn
@@ -211,7 +233,8 @@ class Browsers:
             queue_id = self._waiting.pop()
             queue = self._catalog.queues_by_id.get(queue_id)
             if queue is not None:
-                browser = ReplicatingBrowser(queue, self._up_to_lsn, self._holdings.pop(queue_id, ()))
+                held = self._holdings.pop(queue_id, ())
+                browser = ReplicatingBrowser(queue, self._up_to_lsn, held, with_annotations=self._annotates)
                 self._current = None if browser.is_pointless else browser
         return self._current
 

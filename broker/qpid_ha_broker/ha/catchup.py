@@ -9,7 +9,8 @@ What the stream says meanwhile of a message in a queue that is not level yet:
 1. It is above `high`: as everywhere.
 2. It is at or below `high`, and is removed: it becomes a *tombstone*. A chunk that was made before and arrives after
    must not bring it back, nor must the stash.
-3. It is at or below `high`, and is acquired or released: nothing. The chunk that comes later has the primary's count.
+3. It is at or below `high`, and is acquired, released or annotated: nothing. The chunk that comes later has the
+   primary's count, and what was said of it.
 4. Its queue is deleted or emptied: that queue is not brought level any more, and chunks for it are ignored.
 5. It removes a message in a transaction, and the primary dies before that is whole: the tombstone is void (`abandon`).
 6. It is at or below `high`, and is held for a session, or no more: that is noted by its id, for when its chunk comes.
@@ -21,7 +22,7 @@ one before it is level (`ResourceSet.is_level`).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from operator import attrgetter
 from typing import Final
@@ -34,6 +35,7 @@ from qpid_ha_broker.ha.objects import ObjectsError, make_equal, read_objects
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry, load_bodies
 from qpid_ha_broker.model.replication import has_replicated_messages
+from qpid_ha_broker.model.sets.annotating import annotate
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
@@ -51,9 +53,11 @@ class CatchUpError(Exception):
 class _Level:
     """A queue that is being brought level: from the newest message down to above `high` it is."""
 
-    __slots__ = ("has_begun", "high", "queue", "stash", "tombstones")
+    __slots__ = ("annotations", "has_begun", "high", "queue", "stash", "tombstones")
 
-    def __init__(self, queue: Queue, high: int, stash: list[Entry]) -> None:
+    def __init__(self, queue: Queue, high: int, stash: list[Entry], annotations: Mapping[int, bytes]) -> None:
+        self.annotations = annotations
+        """What consumers have said of the stash, as far as was known here."""
         self.queue = queue
         self.high = high
         self.stash = stash
@@ -147,7 +151,8 @@ class CatchUp:
         self._state.drop_open_unit()
         for queue in self._state.queues():
             if has_replicated_messages(queue):
-                self._levels[queue.id] = _Level(queue, frame.lsn, self._catalog.emptied(queue))
+                said = queue.messages.annotations
+                self._levels[queue.id] = _Level(queue, frame.lsn, self._catalog.emptied(queue), said)
         for event in objects.held:
             self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
         self._set.log.committed_elsewhere(ev.EVERYTHING)
@@ -159,7 +164,7 @@ class CatchUp:
         level = self._level_of(frame)
         if level is None:
             return
-        new = self._entries_of(frame, level)
+        new, said = self._read(frame, level)
         at = bisect_left(level.stash, frame.low, key=_entry_id)
         kept = level.remaining(level.stash[at:], frozenset(frame.dropped))
         entries = _merged(kept, new, level.queue)
@@ -171,6 +176,7 @@ class CatchUp:
                 entry.delivery_count = failures.get(entry.id, 0)
         self._catalog.holdings.put_back(level.queue, entries)
         self._catalog.prepended(level.queue, entries)
+        self._annotate(level.queue, entries, said)
         del level.stash[at:]
         level.has_begun = True
         level.high = frame.low - 1
@@ -193,13 +199,23 @@ class CatchUp:
             )
         return level
 
-    def _entries_of(self, frame: Chunk, level: _Level) -> list[Entry]:
+    def _annotate(self, queue: Queue, entries: Sequence[Entry], said: Mapping[int, bytes]) -> None:
+        for entry in entries if said else ():
+            if entry.id in said:
+                annotate(self._catalog, queue, (entry.id,), said[entry.id])
+
+    def _read(self, frame: Chunk, level: _Level) -> tuple[list[Entry], dict[int, bytes]]:
+        """The messages that are new here, and what was said of these and of others. Raises CatchUpError."""
         records, _, problem = decode(frame.data)
         if problem is not None:
             raise CatchUpError(f"a chunk for {level.queue.name} is damaged at byte {problem.offset}: {problem.text}")
         previous, high, queue_id = frame.low - 1, frame.high, frame.queue
         entries = []
+        said: dict[int, bytes] = {}
         for lsn, event, part in records:
+            if isinstance(event, ev.Annotated) and not part and event.queue == queue_id:
+                said |= dict.fromkeys(event.ids, event.annotations)
+                continue
             if not isinstance(event, ev.Enqueued) or part or queue_id not in event.queues:
                 raise CatchUpError(f"a chunk for {level.queue.name} has LSN {lsn}, which is no message of that queue")
             if not previous < lsn <= high:
@@ -209,7 +225,7 @@ class CatchUp:
             body = event.payload if len(event.queues) == 1 else self._shared(lsn, event, queue_id)
             entries.append(Entry(lsn, self._catalog.headers.of(event), body))
             previous = lsn
-        return level.remaining(entries)
+        return level.remaining(entries), said
 
     def _shared(self, lsn: int, event: ev.Enqueued, queue_id: int) -> bytes:
         """The body that another queue has already: its bytes are kept once."""
@@ -247,7 +263,7 @@ class CatchUp:
     def _without_unseen(self, record: LogRecord) -> LogRecord:
         """The record without the messages that no chunk has brought yet."""
         event = record.event
-        if not isinstance(event, ev.Dequeued | ev.Acquired | ev.Released | ev.SessionAcquired):
+        if not isinstance(event, ev.Dequeued | ev.Acquired | ev.Released | ev.SessionAcquired | ev.Annotated):
             return record
         level = self._levels.get(event.queue)
         if level is None:
@@ -260,7 +276,7 @@ class CatchUp:
             self._unit_tombstones.append((level, unseen))
         if isinstance(event, ev.SessionAcquired):
             self._catalog.holdings.acquire(level.queue, event._replace(ids=tuple(unseen)))
-        else:
+        elif not isinstance(event, ev.Annotated):
             self._catalog.holdings.drop(level.queue, unseen)
         seen = tuple([message_id for message_id in event.ids if message_id > level.high])
         return record._replace(event=event._replace(ids=seen))
@@ -290,6 +306,7 @@ class CatchUp:
             remaining = level.remaining(level.stash)
             self._catalog.holdings.put_back(level.queue, remaining)
             self._catalog.prepended(level.queue, remaining)
+            self._annotate(level.queue, remaining, level.annotations)
         self._levels.clear()
         self._unit_tombstones.clear()
         self._set.is_level = True

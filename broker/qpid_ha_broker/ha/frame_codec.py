@@ -110,7 +110,7 @@ _FRAMES: Final[FrameTable[Frame]] = FrameTable("a kind that this release knows",
         version=SMALL, name=NAME, instance=NAME, cluster=NAME, history=HISTORY, last_lsn=LSN, applied_lsn=LSN,
         complete=truth, lacks_transient=truth, promised=LSN, remembers=truth, set=Later(NAME), started=Later(TIMES),
         reads_clock=Later(truth), store_problem=Later(SENTENCE), reads_marks=Later(truth),
-        reads_schedules=Later(truth),
+        reads_schedules=Later(truth), reads_annotations=Later(truth),
     ),
     FrameKind.WELCOME: _json(
         fr.Welcome,

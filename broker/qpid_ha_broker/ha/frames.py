@@ -79,6 +79,8 @@ class Hello(NamedTuple):
     """It understands the event `HandedOut`. False: as of `reads_clock`."""
     reads_schedules: bool = False
     """It understands messages that are due later. False: as of `reads_clock`."""
+    reads_annotations: bool = False
+    """It understands the event `Annotated`. False: as of `reads_clock`."""
 
 
 class Resync(StrEnum):
@@ -203,6 +205,7 @@ class Chunk(NamedTuple):
     failures: tuple[tuple[int, int], ...]
     """(id, failed deliveries) of those that have any."""
     data: bytes
+    """Records of messages; behind them what consumers have said of these, and of what the backup has already."""
 
 
 class CaughtUp(NamedTuple):

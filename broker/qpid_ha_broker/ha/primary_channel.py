@@ -31,9 +31,14 @@ class GreetingForm(NamedTuple):
         return self.additions > 1
 
     @property
-    def is_newest(self) -> bool:
+    def has_schedules(self) -> bool:
         """With what came then: messages that are due later."""
         return self.additions > 2
+
+    @property
+    def is_newest(self) -> bool:
+        """With what came last: what consumers say of messages that they give back."""
+        return self.additions > 3
 
 
 class Greetings:
@@ -95,7 +100,7 @@ class PrimaryChannel:
         self._welcomed_s = float("-inf")
         self._short_in_a_row = 0
         """Times that a primary was lost shortly after its welcome."""
-        self._greetings = Greetings(additions=3)
+        self._greetings = Greetings(additions=4)
         self.told_problem = ""
         """Why the store of this broker took nothing when it greeted, which is told to whoever is not too old for that;
         empty: it took what it was given, then or since."""

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import (
     Acquired,
+    Annotated,
     Dequeued,
     Enqueued,
     Event,
@@ -322,7 +323,7 @@ class Replica:
     def _without_lost(self, record: LogRecord) -> LogRecord:
         """The record without the messages that were not durable, and did not come back with the store."""
         event = record.event
-        if not isinstance(event, Dequeued | Acquired | Released | SessionAcquired):
+        if not isinstance(event, Dequeued | Acquired | Annotated | Released | SessionAcquired):
             return record
         queue = self._set.catalog.queues_by_id.get(event.queue)
         ids = tuple([id_ for id_ in event.ids if queue is None or queue.messages.find(id_) is not None])

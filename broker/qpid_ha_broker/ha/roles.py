@@ -524,7 +524,8 @@ class Connecting(Standby):
                 reads_clock=parts.channel.greeting.is_full,
                 store_problem=parts.channel.told_problem if parts.channel.greeting.has_marks else "",
                 reads_marks=parts.channel.greeting.has_marks,
-                reads_schedules=parts.channel.greeting.is_newest,
+                reads_schedules=parts.channel.greeting.has_schedules,
+                reads_annotations=parts.channel.greeting.is_newest,
             ),
         )
 

@@ -78,6 +78,9 @@ class MessageReader(Protocol):
     def died_in(self, payload: bytes) -> str:
         """The queue in which the message says that it died last; empty: it says of none."""
 
+    def annotated(self, payload: bytes, annotations: bytes) -> bytes:
+        """The message with what consumers have said of it, a map that is encoded; as it is where that cannot be."""
+
 
 class _Everything:
     """A selector that nobody can evaluate here: it keeps nothing from a subscriber."""
@@ -117,6 +120,9 @@ class NoReader:
 
     def died_in(self, payload: bytes) -> str:
         return ""
+
+    def annotated(self, payload: bytes, annotations: bytes) -> bytes:
+        return payload
 
 
 EVERYTHING: CompiledSelector = _Everything()

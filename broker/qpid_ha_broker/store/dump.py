@@ -94,6 +94,10 @@ class Dump:
         for count in range(1, max((entry.delivery_count for entry in failed), default=0) + 1):
             ids = tuple([entry.id for entry in failed if entry.delivery_count >= count])
             records.append(LogRecord(now, ev.Released(queue_id, ids, True), False))
+        said = queue.messages.annotations
+        for entry in durable if said else ():
+            if entry.id in said:
+                records.append(LogRecord(now, ev.Annotated(queue_id, (entry.id,), said[entry.id]), False))
         records.append(LogRecord(now, ev.Released(queue_id, (entries[0].id,), False), False))
         return records
 

@@ -10,7 +10,8 @@ A first pass over all segments notes what was removed, a second one copies what 
    durable: it is left out.
 4. A removal: it is left out. One without a message to it was of one that is not durable, and is subtracted from their
    number; unless nobody can judge that (`Loader.is_doubtful`), because the snapshot was made beside the broker.
-5. Failed deliveries: one record for many messages, behind all of them, and only of those that are still there.
+5. Failed deliveries: one record for many messages, behind all of them, and only of those that are still there. What
+   consumers have said of messages: what counts in the end, one record for each.
 6. Queues, exchanges, bindings, generations and producers: as the state has them in the end, before all messages.
 
 The same input gives the same bytes.
@@ -106,6 +107,8 @@ def fold(disk: Disk, upto: int, identity: Identity) -> Folded:
                     writer.add(piece)
         for records in sieve.failures(last_lsn, local_lsn):
             writer.add(records)
+        for record in sieve.annotations(last_lsn, local_lsn):
+            writer.add(record)
         transient = base.transient + surveyed.left_out + gathered.transient - sieve.unmatched
         writer.finish(SnapshotEnd(last_lsn, local_lsn, last_lsn, local_lsn, sieve.messages, max(transient, 0)))
     except BaseException:
@@ -160,6 +163,10 @@ class Gatherer(Loader):
     def failures_of(self, queue_id: int) -> dict[int, int]:
         """Failed deliveries, of messages that may be gone."""
         return self._contents[queue_id].failures
+
+    def annotations_of(self, queue_id: int) -> dict[int, bytes]:
+        """What consumers have said of messages that may be gone."""
+        return self._contents[queue_id].annotations
 
     def load(self, data: bytes) -> None:
         """As `Loader.load`."""
@@ -220,13 +227,14 @@ class Sieve:
         self._doubtful = gathered.doubtful
         self._shared: set[tuple[int, int]] = set()
         """Queue and LSN of what was removed, and of which a snapshot made beside the broker may tell once more."""
-        self._failed: dict[int, dict[int, int]] = {}
+        self._noted: dict[int, dict[int, int]] = {}
+        """Messages that failed, or of which something was said: 1 once it is known that they are there."""
         self._block = 0
         self._matched = 0
         self.messages = 0
         for queue_id in sorted(self._removed):
-            if failures := gathered.failures_of(queue_id):
-                self._failed[queue_id] = dict.fromkeys(failures, 0)
+            if noted := {**gathered.failures_of(queue_id), **gathered.annotations_of(queue_id)}:
+                self._noted[queue_id] = dict.fromkeys(noted, 0)
 
     @property
     def unmatched(self) -> int:
@@ -241,7 +249,7 @@ class Sieve:
         last, one_queue = end - PLAIN.size, ONE_QUEUE
         offset, start = 0, -1
         self._block += 1
-        current, gone, failed, special, doubtful = -1, None, None, False, None
+        current, gone, noted, special, doubtful = -1, None, None, False, None
         passed = 0
         while offset < end:
             lengths = durable = queue = 0
@@ -251,7 +259,7 @@ class Sieve:
                 size, _, lsn, word = HEADER_WORDS.unpack_from(data, offset)
             if word == _ENQUEUED and lengths == one_queue:
                 if queue != current:
-                    current, gone, failed = queue, self._removed.get(queue), self._failed.get(queue)
+                    current, gone, noted = queue, self._removed.get(queue), self._noted.get(queue)
                     special, doubtful = queue in self._gathered.emptied, self._doubtful.get(queue)
                 if gone is not None and lsn in gone:
                     if doubtful or shared:
@@ -260,8 +268,8 @@ class Sieve:
                         self._matched += 1
                 elif gone is not None and durable and not (special and self._is_emptied(queue, lsn)):
                     passed += 1
-                    if failed is not None and lsn in failed:
-                        failed[lsn] = 1
+                    if noted is not None and lsn in noted:
+                        noted[lsn] = 1
                     if start < 0:
                         start = offset
                     offset += size
@@ -301,9 +309,9 @@ class Sieve:
             return False
         if self._is_emptied(queue_id, lsn):
             return False
-        failed = self._failed.get(queue_id)
-        if failed is not None and lsn in failed:
-            failed[lsn] = 1
+        noted = self._noted.get(queue_id)
+        if noted is not None and lsn in noted:
+            noted[lsn] = 1
         return True
 
     def _match(self, queue_id: int, lsn: int) -> None:
@@ -321,11 +329,20 @@ class Sieve:
 
     def failures(self, last_lsn: int, local_lsn: int) -> Iterator[bytes]:
         """Records that tell how often messages which are still there were delivered in vain."""
-        for queue_id, failed in self._failed.items():
+        for queue_id, noted in self._noted.items():
             counts = self._gathered.failures_of(queue_id)
-            ids = sorted(message_id for message_id, is_there in failed.items() if is_there)
+            ids = sorted(message_id for message_id, is_there in noted.items() if is_there and message_id in counts)
             for count in range(1, max((counts[message_id] for message_id in ids), default=0) + 1):
                 often = [message_id for message_id in ids if counts[message_id] >= count]
                 now = local_lsn if is_local_lsn(often[0]) else last_lsn
                 for at in range(0, len(often), _IDS_PER_EVENT):
                     yield encode(now, ev.Released(queue_id, tuple(often[at : at + _IDS_PER_EVENT]), True))
+
+    def annotations(self, last_lsn: int, local_lsn: int) -> Iterator[bytes]:
+        """Records that tell what consumers have said of messages which are still there."""
+        for queue_id, noted in self._noted.items():
+            said = self._gathered.annotations_of(queue_id)
+            for message_id in sorted(message_id for message_id, is_there in noted.items() if is_there):
+                if message_id in said:
+                    now = local_lsn if is_local_lsn(message_id) else last_lsn
+                    yield encode(now, ev.Annotated(queue_id, (message_id,), said[message_id]))

@@ -6,7 +6,7 @@ queue when all is read. Configuration goes through `SetState.apply` as ever.
 Messages of which a snapshot's index tells are not read, and wait as stretches. The promise: the queues hold what they
 would hold if all had been read, with bodies on disk. So a stretch becomes single messages when
 
-1. a message of it was removed, failed, or is held for a session;
+1. a message of it was removed, failed, was annotated, or is held for a session;
 2. another message of its queue is among its messages: one in several queues, that expires, or of another priority;
 3. its queue gives its messages in another order than that in which they came.
 
@@ -32,6 +32,7 @@ from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import Body
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.sets.annotating import annotate
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.state import ReplayError
@@ -61,7 +62,9 @@ LoadedMessage = tuple[MessageHeader, Body]
 class Contents:
     """What one queue holds so far."""
 
-    __slots__ = ("_as_of_low", "_as_of_lsn", "cold", "failures", "headers", "ids", "messages", "was_emptied")
+    __slots__ = (
+        "_as_of_low", "_as_of_lsn", "annotations", "cold", "failures", "headers", "ids", "messages", "was_emptied"
+    )  # fmt: skip
 
     def __init__(self, queue_id: int) -> None:
         self.ids = (queue_id,)
@@ -71,6 +74,8 @@ class Contents:
         self.cold = ColdContents()
         self.failures: dict[int, int] = {}
         """Failed deliveries, of messages that have had some and may be gone."""
+        self.annotations: dict[int, bytes] = {}
+        """What consumers have said of messages that may be gone."""
         self._as_of_low: list[int] = []
         self._as_of_lsn: list[int] = []
         self.was_emptied = False
@@ -81,6 +86,7 @@ class Contents:
         self.messages.clear()
         self.cold = ColdContents()
         self.failures.clear()
+        self.annotations.clear()
         self._as_of_low.clear()
         self._as_of_lsn.clear()
 
@@ -117,7 +123,7 @@ class Contents:
         """The stretches that stay such, by ascending id."""
         if self.cold.is_empty:
             return []
-        for message_id in (*self.failures, *held):
+        for message_id in (*self.failures, *self.annotations, *held):
             self.warm(message_id)
         self.separate(takes_cold)
         return self.cold.pop_all()
@@ -283,6 +289,9 @@ class Loader:
             self._released(lsn, event, self._contents[event.queue])
             if not self._is_snapshot:  # there they count failed deliveries, whoever holds the messages now
                 self._drop_held(event.queue, event.ids)
+        elif isinstance(event, ev.Annotated):
+            self._contents[event.queue].annotations |= dict.fromkeys(event.ids, event.annotations)
+            (self._sets.local if is_local_lsn(lsn) else self._sets.replicated).state.marks.annotated_lsn = lsn
         elif isinstance(event, ev.SessionAcquired):
             self._has_held = True
             self._catalog.holdings.acquire(self._catalog.queues_by_id[event.queue], event)
@@ -356,7 +365,11 @@ class Loader:
             if queue.held:
                 self._catalog.holdings.keep_only(queue, entries)
             total += len(entries) + sum([stretch.count for stretch in cold])
+            said = contents.annotations
+            annotated = [entry.id for entry in entries if entry.id in said] if said else []
             self._prepend(queue, entries, cold)
+            for message_id in annotated:
+                annotate(self._catalog, queue, (message_id,), said[message_id])
         self._catalog.deleted_queues.clear()
         self._catalog.garbage.run()
         return total

@@ -26,7 +26,8 @@ from qpid_ha_broker.amqp.wire.conditions import (
     AmqpError,
 )
 from qpid_ha_broker.amqp.wire.consumer_wishes import EXCLUSIVE, read_wishes
-from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, RemoteOutcome, Sender
+from qpid_ha_broker.amqp.wire.engine import Delivery, Disposition, EachDisposition, Outcome, RemoteOutcome, Sender
+from qpid_ha_broker.amqp.wire.outcome_annotations import checked, encoded, merged
 from qpid_ha_broker.amqp.wire.relay import RETURN_MS, UNSEEN, RelayAnswer, RelayRequest, same_ids
 from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queues.dispatcher import DECLINED_MOST, ConsumerStanding
@@ -261,26 +262,30 @@ class OutgoingLink(PacedConsumer, EachDisposition):
                 if state == engine.MODIFIED and self._relay is not None and outcome.annotates(UNSEEN):
                     release_unseen(hosted.resources, self.queue, [entry])
                 else:
-                    self._return(entry, state, outcome.failed, outcome.undeliverable)
+                    self._return(entry, outcome.read())
         if settled:
             engine.forget(delivery)
             self._sender.free(tag)
         else:
             self._answered.append((delivery, engine.ACCEPTED if state == engine.TRANSACTIONAL else state, tag))
 
-    def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
-        """What an outcome other than accepted comes to (AMQP 1.0 section 3.4); the flags are those of modified."""
+    def _return(self, entry: Entry, outcome: Outcome) -> None:
+        """What an outcome other than accepted comes to (AMQP 1.0 section 3.4). Where something is wrong with what was
+        said with it, it counts all the same, and the link ends."""
         self.hosted.touch()  # from now on it may have to wait
+        state, queue = outcome.state, self.queue
         if state == engine.REJECTED:
-            self.hosted.resources.reject(self.queue, [entry])
-        elif state == engine.MODIFIED and undeliverable:
-            self.hosted.resources.release(self.queue, [entry], failed)
-            if not (self.queue.deleted or self.queue.dispatcher.decline(self, entry)):
-                text = f"{DECLINED_MOST} messages of {self.queue.name} are undeliverable here: reject them, or detach"
-                self.end(AmqpError(RESOURCE_LIMIT, text))
-        else:
-            counts = state != engine.RELEASED and (state != engine.MODIFIED or failed)
-            self.hosted.resources.release(self.queue, [entry], counts)
+            self.hosted.resources.reject(queue, [entry])
+            return
+        annotations, problem = _said(queue, entry, outcome)
+        counts = state != engine.RELEASED and (state != engine.MODIFIED or outcome.failed)
+        self.hosted.resources.release(queue, [entry], counts, annotations=annotations)
+        is_declined = state == engine.MODIFIED and outcome.undeliverable and not queue.deleted
+        if is_declined and not queue.dispatcher.decline(self, entry):
+            text = f"{DECLINED_MOST} messages of {queue.name} are undeliverable here: reject them, or detach"
+            problem = AmqpError(RESOURCE_LIMIT, text)
+        if problem is not None:
+            self.end(problem)
 
     def flush_accepted(self) -> None:
         """Dequeue all that was accepted in this turn, with one event, and count what is still unanswered."""
@@ -324,7 +329,7 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         try:
             transactions = transactions_of(self.connection, self._relay, self.hosted.name)
             _, transaction = transactions.of(delivery)
-            outcome = RemoteOutcome(delivery).transaction()[1]
+            outcome = read_outcome(RemoteOutcome(delivery).transaction()[1])
         except (AmqpError, ValueError) as error:
             self.end(AmqpError(UNKNOWN_TRANSACTION, str(error)))
             return
@@ -335,10 +340,9 @@ class OutgoingLink(PacedConsumer, EachDisposition):
             transactions.fail(transaction, error)
             self.end(error)
             return
-        state, failed, undeliverable = read_outcome(outcome)
-        if state != engine.ACCEPTED:
+        if outcome.state != engine.ACCEPTED:
             self._settled(delivery)
-            self._return(entry, state, failed, undeliverable)
+            self._return(entry, outcome)
             return
         transaction.accept(self.queue, entry, None if settled else self)
         if settled:
@@ -438,10 +442,27 @@ def abandon(entries: list[Entry]) -> None:
             entry.holder.abandon(entry)
 
 
-def read_outcome(described: object) -> tuple[int, bool, bool]:
-    """State, delivery-failed and undeliverable-here of an outcome within a transactional state; 0: no known outcome."""
+def _said(queue: Queue, entry: Entry, outcome: Outcome) -> tuple[bytes, AmqpError | None]:
+    """All that consumers have said of the message by now, empty where this one says nothing; and what is wrong with
+    that."""
+    if not outcome.annotations:
+        return b"", None
+    before = queue.messages.annotations.get(entry.id, b"")
+    try:
+        added = checked(outcome.annotations)
+        return merged(before, added) if added else b"", None
+    except AmqpError as error:
+        return b"", error
+
+
+def read_outcome(described: object) -> Outcome:
+    """An outcome within a transactional state; its state is 0 where it is none that is known. Raises AmqpError."""
     if not isinstance(described, proton.Described):
-        return 0, False, False
+        return Outcome(0)
     state = _OUTCOME_NAMES.get(str(described.descriptor), described.descriptor)
-    fields = [*described.value, None, None] if isinstance(described.value, list) else [None, None]
-    return state if isinstance(state, int) else 0, bool(fields[0]), bool(fields[1])
+    if not isinstance(state, int):
+        return Outcome(0)
+    if state != engine.MODIFIED or not isinstance(described.value, list):
+        return Outcome(state)
+    failed, undeliverable, annotations, *_ = [*described.value, None, None, None]
+    return Outcome(state, bool(failed), bool(undeliverable), annotations=encoded(annotations))

@@ -59,6 +59,7 @@ from qpid_ha_broker.amqp.wire.engine import (
     Sending,
     Transfer,
 )
+from qpid_ha_broker.amqp.wire.outcome_annotations import checked_outcome
 from qpid_ha_broker.amqp.wire.relay import (
     LATE_REFUSAL,
     OWN_NODES_CAPABILITY,
@@ -704,7 +705,7 @@ class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
         if held.accepted is not None:
             held.accepted.transaction.fail(_GONE)
         if held.near is not None and held.outcome is not None:
-            held.outcome.settle(held.near)
+            held.outcome.without_annotations().settle(held.near)
             self._sender.free(held.tag)
             held.near = None
             self.connection.touch()
@@ -775,6 +776,7 @@ class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
             held.outcome = FAILED
         if held.outcome.undeliverable and not self._is_browsing:
             self._declined.note(held.number if held.far is None else engine.number_if_any(held.far))
+        held.outcome, problem = checked_outcome(held.outcome)  # what a primary reads as this broker's word is not in it
         if settled:
             engine.forget(delivery)
             self._sender.free(held.tag)
@@ -784,9 +786,11 @@ class RelayedConsumer(FarConsumer[Upstream], RelayedLink):
             self._has_returned = self._has_returned or held.outcome.is_return
             self._told_far()
         elif held.near is not None and self._held.get(held.number) is not held:  # nobody has it for this link any more
-            held.outcome.settle(held.near)
+            held.outcome.without_annotations().settle(held.near)
             self._sender.free(held.tag)
             self.connection.touch()
+        if problem is not None:
+            self.end(problem)
 
     def _told_far(self) -> None:
         """The primary is told of answers, before any message that comes behind them."""

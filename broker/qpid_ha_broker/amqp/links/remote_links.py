@@ -471,7 +471,7 @@ class RemoteConsumer(FarConsumer[RemoteConnection], RemoteLink):
             return
         held.far = None
         if held.outcome is not None:
-            self._settle(held, said or held.outcome)
+            self._settle(held, said or held.outcome.without_annotations())
 
     def _settle(self, held: FarDelivery, outcome: Outcome) -> None:
         """Nothing more will become of it."""
@@ -521,7 +521,7 @@ class RemoteConsumer(FarConsumer[RemoteConnection], RemoteLink):
             engine.forget(held.far)
             del self._by_far[held.far]
             held.far = None
-            self._settle(held, outcome)
+            self._settle(held, outcome.without_annotations())
         self._touch_far()
 
     def _let_go(self, held: FarDelivery) -> None:

@@ -1,9 +1,11 @@
-"""How a message goes out: with the marks of a second delivery, and with what is left of its time to live."""
+"""How a message goes out: with the marks of a second delivery, with what consumers have said of it when they gave it
+back, and with what is left of its time to live."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qpid_ha_broker.amqp.wire.outcome_annotations import annotated
 from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
@@ -11,6 +13,8 @@ from qpid_ha_broker.model.queues.sequence import Entry
 
 def sent_payload(sections: MessageSections, queue: Queue, entry: Entry, body: bytes, now_ms: int) -> bytes:
     """`body`, of `entry` of `queue`, for a consumer. `now_ms`: by the clock by which it expires."""
+    if queue.messages.annotations:
+        body = queue.annotated(entry, body, annotated)
     is_first = not queue.is_redelivered(entry)
     failures = 0 if is_first else queue.deliveries_before(entry)
     if expires_at_ms := entry.header.expires_at_ms:
@@ -26,6 +30,8 @@ def sent_payloads(
         return [
             sent_payload(sections, queue, entry, body, now_ms) for entry, body in zip(entries, bodies, strict=False)
         ]
+    if queue.messages.annotations:
+        bodies = [queue.annotated(entry, body, annotated) for entry, body in zip(entries, bodies, strict=False)]
     fresh, below = sections.fresh, queue.redelivered_below
     return [
         sections.redelivered(body, queue.deliveries_before(entry))

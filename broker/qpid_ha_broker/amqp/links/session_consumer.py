@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.session_links import TAKEN
 from qpid_ha_broker.amqp.nodes.terminus import Filters
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
-from qpid_ha_broker.amqp.wire.engine import Delivery
+from qpid_ha_broker.amqp.wire.engine import Delivery, Outcome
 from qpid_ha_broker.amqp.wire.relay import RelayAnswer, RelayRequest
 from qpid_ha_broker.amqp.wire.sections import with_message_id
 from qpid_ha_broker.amqp.wire.session_request import HELD
@@ -186,9 +186,9 @@ class SessionConsumer(OutgoingLink):
             self.end(AmqpError(CONNECTION_FORCED, TAKEN))
         super().flush_accepted()
 
-    def _return(self, entry: Entry, state: int, failed: bool, undeliverable: bool) -> None:
+    def _return(self, entry: Entry, outcome: Outcome) -> None:
         if self.hosted.resources.replication.has_link(self.queue, self._owner_of_held):
-            super()._return(entry, state, failed, undeliverable)
+            super()._return(entry, outcome)
 
     def confirm(self) -> bool:
         is_waiting = super().confirm()

@@ -351,7 +351,7 @@ class RelayedAccepts:
         connection, link = self.link.connection, self.link
         try:
             _, transaction = connection.transactions.of(delivery)
-            state, failed, undeliverable = read_outcome(RemoteOutcome(delivery).transaction()[1])
+            outcome = read_outcome(RemoteOutcome(delivery).transaction()[1])
         except (AmqpError, ValueError) as error:
             link.end(AmqpError(UNKNOWN_TRANSACTION, str(error)))
             return None
@@ -361,9 +361,9 @@ class RelayedAccepts:
             connection.transactions.fail(transaction, error)
             link.end(error)
             return None
-        if state != engine.ACCEPTED:
-            is_known = state in (engine.REJECTED, engine.RELEASED, engine.MODIFIED)
-            return Outcome(state, failed, undeliverable) if is_known else FAILED
+        if outcome.state != engine.ACCEPTED:
+            is_known = outcome.state in (engine.REJECTED, engine.RELEASED, engine.MODIFIED)
+            return outcome if is_known else FAILED
         work = held.accepted = RelayedAccept(self, relayed, held)
         self._unsent[work] = None
         if settled:

@@ -13,6 +13,7 @@ from typing import Final
 from qpid_ha_broker.access.operations import ManagedObjects
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.message_facts import describe_message
+from qpid_ha_broker.amqp.wire.outcome_annotations import annotated
 from qpid_ha_broker.amqp.wire.sections import without_number
 from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.model.commands.administration import (
@@ -293,7 +294,7 @@ class Peek(QueueLook):
         }
         if isinstance(payload, BodyDamaged):
             return {**facts, "unreadable": str(payload)}
-        payload = without_number(without_format(payload))
+        payload = without_number(without_format(queue.annotated(entry, payload, annotated)))
         self.left_bytes -= min(len(payload), self._body_bytes)
         return {**facts, "size": len(payload), **describe_message(payload, self._body_bytes)}
 
@@ -312,7 +313,7 @@ class PayloadLook(QueueLook):
         facts: Facts = {"id": str(entry.id), "enqueued_ms": self.queue.log.write_times.time_of(entry.id)}
         if isinstance(payload, BodyDamaged):
             return {**facts, "unreadable": str(payload)}
-        payload = without_number(without_format(payload))
+        payload = without_number(without_format(self.queue.annotated(entry, payload, annotated)))
         piece = payload[offset : offset + self.left_bytes]
         self.left_bytes -= len(piece)
         encoded = b64encode(piece).decode("ascii")

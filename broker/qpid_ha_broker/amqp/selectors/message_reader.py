@@ -7,6 +7,7 @@ from typing import Final
 from qpid_ha_broker.amqp.selectors.selector import Selector, parse_selector
 from qpid_ha_broker.amqp.wire.dead_letters import dead_letter, died_in
 from qpid_ha_broker.amqp.wire.group_ids import group_of, has_group
+from qpid_ha_broker.amqp.wire.outcome_annotations import annotated
 from qpid_ha_broker.amqp.wire.sections import MessageSections
 from qpid_ha_broker.model.message_reader import Death
 
@@ -26,6 +27,7 @@ class AmqpMessageReader(MessageSections):
 
     has_group = staticmethod(has_group)
     group = staticmethod(group_of)
+    annotated = staticmethod(annotated)
 
     def dead_letter(self, payload: bytes, death: Death) -> bytes:
         return dead_letter(self, payload, death)

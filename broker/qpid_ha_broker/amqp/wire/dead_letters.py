@@ -19,7 +19,14 @@ from qpid_ha_broker.amqp.wire.message_changes import (
     with_annotations,
     without_field,
 )
-from qpid_ha_broker.amqp.wire.sections import ABSOLUTE_EXPIRY_FIELD, HEADER, PROPERTIES, MessageSections
+from qpid_ha_broker.amqp.wire.sections import (
+    ABSOLUTE_EXPIRY_FIELD,
+    HEADER,
+    PRODUCER,
+    PROPERTIES,
+    SEQUENCE,
+    MessageSections,
+)
 from qpid_ha_broker.model.message_reader import Death
 
 DEATH_COUNT: Final = "x-opt-death-count"
@@ -44,7 +51,8 @@ def dead_letter(sections: MessageSections, payload: bytes, death: Death) -> byte
         with suppress(DecodeError):
             payload = without_field(payload, section, field)
     with suppress(DecodeError):
-        payload = with_annotations(payload, _annotations(sections.annotations(payload), death))
+        said = _annotations(sections.annotations(payload), death)
+        payload = with_annotations(payload, said, without=(PRODUCER, SEQUENCE))  # with these there may be too many
     return payload
 
 

@@ -761,8 +761,16 @@ def _finish(deliveries: Sequence[Delivery]) -> None:
 def return_with(delivery: Delivery, name: str) -> None:
     """Settle as modified, not failed, with a message annotation of that name, which is true."""
     local = lib.pn_delivery_local(delivery)
-    proton.Data(lib.pn_disposition_annotations(local)).put_object({proton.symbol(name): True})
+    proton.Data(lib.pn_disposition_annotations(local)).decode(_annotation(name))
     settle(delivery, MODIFIED)
+
+
+@cache
+def _annotation(name: str) -> bytes:
+    """Encoded, as Proton does it: that name, and true."""
+    data = proton.Data()
+    data.put_object({proton.symbol(name): True})
+    return bytes(data.encode())
 
 
 class Outcome(NamedTuple):
@@ -776,11 +784,17 @@ class Outcome(NamedTuple):
     undeliverable: bool = False
     condition: str = ""
     description: str = ""
+    annotations: bytes = b""
+    """`message-annotations` of modified, encoded; empty: there are none. See `amqp.wire.outcome_annotations`."""
 
     @property
     def is_return(self) -> bool:
         """Whether the message goes back to where it was, for somebody to get it again."""
         return self.state in (RELEASED, MODIFIED)
+
+    def without_annotations(self) -> Outcome:
+        """As it is confirmed to who has said it."""
+        return self._replace(annotations=b"") if self.annotations else self
 
     def put(self, delivery: Delivery) -> None:
         """Say so of `delivery`, which stays unsettled."""
@@ -788,6 +802,7 @@ class Outcome(NamedTuple):
         if self.state == MODIFIED:
             lib.pn_disposition_set_failed(local, self.failed)
             lib.pn_disposition_set_undeliverable(local, self.undeliverable)
+            _put_annotations(delivery, self.annotations)
         elif self.state == REJECTED and self.condition:
             _put_condition(delivery, self.condition, self.description)
         if self.state:
@@ -797,6 +812,14 @@ class Outcome(NamedTuple):
         """Say so of `delivery`, and forget it."""
         self.put(delivery)
         _settle_said(delivery)
+
+
+def _put_annotations(delivery: Delivery, annotations: bytes) -> None:
+    """Into what is said of `delivery`, unless they do not fit into the one frame that it goes in."""
+    if annotations and len(annotations) <= _frame_limit(_transport_of(_link_of(delivery))) - CONDITION_BYTES:
+        data = proton.Data(lib.pn_disposition_annotations(lib.pn_delivery_local(delivery)))
+        data.clear()
+        data.decode(annotations)
 
 
 def _put_condition(delivery: Delivery, name: str, description: str, info: Mapping[Any, object] | None = None) -> None:
@@ -907,7 +930,7 @@ class RemoteOutcome:
         """All of it."""
         state = self.state
         if state == MODIFIED:
-            return Outcome(state, self.failed, self.undeliverable)
+            return Outcome(state, self.failed, self.undeliverable, annotations=self.annotations)
         if state == REJECTED:
             condition = lib.pn_disposition_condition(self._remote)
             texts = (lib.pn_condition_get_name(condition), lib.pn_condition_get_description(condition))
@@ -920,10 +943,14 @@ class RemoteOutcome:
         info = read_data(lib.pn_condition_info(lib.pn_disposition_condition(self._remote)))
         return isinstance(info, dict) and info.get(proton.symbol(name)) is True
 
+    @property
+    def annotations(self) -> bytes:
+        """`message-annotations` of modified, encoded; empty: there are none."""
+        return bytes(proton.Data(lib.pn_disposition_annotations(self._remote)).encode())
+
     def annotates(self, name: str) -> bool:
-        """Whether the message annotations of modified have `name`, and it is true. Raises AmqpError."""
-        annotations = read_data(lib.pn_disposition_annotations(self._remote))
-        return isinstance(annotations, dict) and annotations.get(proton.symbol(name)) is True
+        """Whether the message annotations of modified are `name` alone, and it is true: see `return_with`."""
+        return self.annotations == _annotation(name)
 
     @property
     def reason(self) -> str:

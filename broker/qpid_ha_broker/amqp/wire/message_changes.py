@@ -50,7 +50,7 @@ def with_annotations(payload: bytes, added: Mapping[str, bytes], *, without: Col
     """
     start, end = find_section(payload, MESSAGE_ANNOTATIONS)
     if not end:
-        start = end = _place_of_annotations(payload)
+        start = end = place_of_annotations(payload)
         kept: list[bytes] = []
     else:
         kept = [
@@ -84,7 +84,7 @@ def without_field(payload: bytes, section: int, field: int) -> bytes:
     return payload[:size_at] + size + payload[size_at + form.size : at] + _NULL + payload[stop:]
 
 
-def _place_of_annotations(payload: bytes) -> int:
+def place_of_annotations(payload: bytes) -> int:
     """Where the section of message annotations belongs in a message without."""
     offset = 0
     while offset < len(payload):

@@ -397,7 +397,8 @@ class QueueMove:
             if arrivals and coming > PORTION_MESSAGES:
                 last_id, is_whole = entry.id - 1, False
                 break
-            arrivals.append(_Arrival(entry, _message(entry, body), targets))
+            sent = self.source.annotated(entry, body, reader.annotated)
+            arrivals.append(_Arrival(entry, _message(entry, sent), targets))
         self.stays[Stay.HELD] += sum(1 for held in look.held if held <= last_id)
         self._last_id, self._has_seen_all = last_id, is_whole
         return arrivals, problem

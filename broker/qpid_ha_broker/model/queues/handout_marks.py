@@ -78,6 +78,10 @@ class SetMarks:
         """Where the log says that it has no marks from there on; 0: it does not."""
         self.why_no_delay = ""
         """Of a primary: why the log gets no message that is due later; empty: it does."""
+        self.tells_annotations = True
+        """Of a primary: the log gets what consumers say of messages when they give them back."""
+        self.annotated_lsn = 0
+        """Of the last event about that: an older release cannot read it."""
 
     @property
     def is_told(self) -> bool:

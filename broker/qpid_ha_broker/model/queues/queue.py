@@ -6,7 +6,7 @@ the log; the resource set does, and lets every event count here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from qpid_ha_broker.events.types import SessionAcquired
@@ -151,6 +151,11 @@ class Queue:
         """How often a consumer is told that it was delivered before: one that a primary before may have made counts
         here, and not towards the delivery limit, for nobody knows whether it was made, or failed."""
         return entry.delivery_count + (entry.id <= self.redelivered_below)
+
+    def annotated(self, entry: Entry, body: bytes, merge: Callable[[bytes, bytes], bytes]) -> bytes:
+        """`body`, of `entry`, with what consumers have said of it: see `MessageReader.annotated`, which `merge` is."""
+        said = self.messages.annotations.get(entry.id)
+        return merge(body, said) if said else body
 
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""

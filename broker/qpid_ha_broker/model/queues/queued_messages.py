@@ -23,6 +23,7 @@ from qpid_ha_broker.model.queues.expiries import Expiries
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import Order, OrderCursor, SeesReturned
 from qpid_ha_broker.model.queues.paged import Body, BodyRef
+from qpid_ha_broker.model.queues.queue_annotations import QueueAnnotations
 from qpid_ha_broker.model.queues.schedule import Schedule
 from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, NO_LIMIT, WAITING, Entry, Holder
 from qpid_ha_broker.model.work import Task
@@ -49,6 +50,7 @@ class QueuedMessages:
         "_name",
         "_order",
         "acquired",
+        "annotations",
         "count",
         "dequeued_total",
         "enqueued_total",
@@ -85,6 +87,8 @@ class QueuedMessages:
         self.paged = 0
         """Bytes of `size` that are on disk alone."""
         self.enqueued_total = self.dequeued_total = 0
+        self.annotations = QueueAnnotations()
+        """What consumers have said of messages when they gave them back."""
 
     # --- looking
 
@@ -125,8 +129,8 @@ class QueuedMessages:
 
     @property
     def resident(self) -> int:
-        """Bytes of payload that are in memory."""
-        return self.size - self.paged
+        """Bytes of payload that are in memory, and of what consumers have said of messages."""
+        return self.size - self.paged + self.annotations.size
 
     @property
     def cold(self) -> ColdShare:
@@ -214,7 +218,7 @@ class QueuedMessages:
         self.restart()
 
     def remove(self, entry: Entry) -> None:
-        """Let a message go for good."""
+        """Let a message go for good. What was said of it is for the caller to forget."""
         if self.groups is not None:
             self.groups.gone(entry)
         self.count -= 1
@@ -234,6 +238,7 @@ class QueuedMessages:
         """Empty the queue as if nothing had come; returns what it held, by ascending id."""
         self.enqueued_total -= self.count
         self.count = self.size = self.paged = self.acquired = 0
+        self.annotations = QueueAnnotations()
         self.expiries.clear()
         taken = self._order.take_all()
         self.schedule.forget(taken)
@@ -248,6 +253,7 @@ class QueuedMessages:
     def renumber(self, new_ids: Mapping[int, int]) -> None:
         """Give every message another id, in the same order. Who holds one goes on holding it."""
         self._order.renumber(new_ids)
+        self.annotations.renumber(new_ids)
         self.expiries.renumbered()
         self.schedule.renumbered()
         self.restart()
@@ -326,3 +332,4 @@ class QueuedMessages:
         believed = (self.count, self.size, self.paged, self.acquired, self.schedule.count)
         if counted != believed or len(self._order) != self.count:
             raise AssertionError(f"{self._name}: counted {counted}, believed {believed}")
+        self.annotations.check_invariants([entry.id for entry in entries])

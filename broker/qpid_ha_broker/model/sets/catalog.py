@@ -241,6 +241,8 @@ class Catalog:
             self.holdings.drop(queue, [entry.id for entry in entries])
         messages = queue.messages
         before = messages.resident
+        if messages.annotations:
+            messages.annotations.forget([entry.id for entry in entries])
         for entry in entries:
             messages.remove(entry)
         self.memory_bytes -= before - messages.resident + MESSAGE_OVERHEAD * len(entries)

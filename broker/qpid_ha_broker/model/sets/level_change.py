@@ -72,7 +72,7 @@ class LevelChange:
                 f" bindings, and nobody is served while more than {most} of them get another level; drain it and set"
                 " this again, or let an operator set it, through the control socket"
             )
-        size = queue.messages.size + MESSAGE_OVERHEAD * count
+        size = queue.messages.size + queue.messages.annotations.size + MESSAGE_OVERHEAD * count
         if level is not Replicate.MESSAGES or size <= COPIED_BYTES_MAX:
             return ""
         return (
@@ -188,6 +188,8 @@ class LevelChange:
     def _came_into_the_log(self, queue: Queue, copies: _Copies, lsns: Sequence[int]) -> None:
         """The messages of `queue` are those of `copies`, which are in the replicated log, in one unit with a mark."""
         _renumber(self._catalog, queue, copies, lsns)
+        if queue.messages.annotations:
+            self._state.marks.annotated_lsn = self._log.last_lsn
         queue.mark.highest = max(queue.mark.highest, queue.redelivered_below)
         queue.mark.told(queue.mark.highest, lsns[-1] if lsns else self._log.last_lsn)
         queue.mark.settled = queue.mark.upto  # who leads next without the mark has not got the messages
@@ -211,6 +213,11 @@ class LevelChange:
         for failures in range(1, max((entry.delivery_count for entry in entries), default=0) + 1):
             ids = [lsn for entry, lsn in lsns.items() if entry.delivery_count >= failures]
             history += [ev.Released(queue.id, part, True) for part in _parts(ids)]
+        if queue.messages.annotations and (log is not self._log or self._state.marks.tells_annotations):
+            said = queue.messages.annotations
+            history += [
+                ev.Annotated(queue.id, (lsn,), said[entry.id]) for entry, lsn in lsns.items() if entry.id in said
+            ]
         if self._log_acquisitions:
             ids = [lsn for entry, lsn in lsns.items() if not entry.is_free]
             history += [ev.Acquired(queue.id, part) for part in _parts(ids)]

@@ -150,10 +150,19 @@ class ResourceSet:
         event = ev.SessionAcquired(queue.id, *owner, _ids(entries))
         return self.submit((event,), lambda lsns: self.catalog.session_acquired(queue, entries, event))
 
-    def release(self, queue: Queue, entries: Sequence[Entry], failed: bool) -> None:
-        """`entries` come back to their places."""
+    def release(self, queue: Queue, entries: Sequence[Entry], failed: bool, annotations: bytes = b"") -> None:
+        """`entries` come back to their places; `annotations`: what is said of them now, empty: nothing new."""
         event = ev.Released(queue.id, _ids(entries), failed)
-        self.submit((event,), lambda lsns: self.catalog.released(queue, entries, failed))
+        if not annotations:
+            self.submit((event,), lambda lsns: self.catalog.released(queue, entries, failed))
+            return
+        annotated = ev.Annotated(queue.id, event.ids, annotations)
+
+        def count(lsns: Sequence[int]) -> None:
+            self.state.apply(lsns[0], annotated)
+            self.catalog.released(queue, entries, failed)
+
+        self.submit((annotated, event), count)
 
     def dequeue(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> CommitToken:
         """`entries` leave `queue`."""

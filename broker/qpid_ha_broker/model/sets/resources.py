@@ -350,19 +350,24 @@ class Resources:
             return self._give_back_unwritten(queue, entries)
         return self._dequeue(queue, entries, DequeueReason.CONSUMED)
 
-    def release(self, queue: Queue, entries: list[Entry], failed: bool, *, was_seen: bool = True) -> CommitToken:
+    def release(
+        self, queue: Queue, entries: list[Entry], failed: bool, *, was_seen: bool = True, annotations: bytes = b""
+    ) -> CommitToken:
         """Give `entries` back to their places; `failed` counts against the delivery limit.
 
-        `was_seen`: they may have come to a client.
+        `was_seen`: they may have come to a client. `annotations`: what is said of them from now on, an encoded map with
+        what was said before; empty: nothing new. It is left out while somebody follows who could not read it.
         """
         if queue.deleted:
             return self.written
         if not self.sets.may_write(queue):
             return self._give_back_unwritten(queue, entries)
+        if annotations and not self.sets.holding(queue).state.marks.tells_annotations:
+            annotations = b""
         limit = queue.arguments.delivery_limit
         spent = [entry for entry in entries if failed and limit and entry.delivery_count + 1 >= limit]
         if spent:
-            self.reject(queue, spent, DeathReason.DELIVERY_LIMIT)
+            self.reject(queue, spent, DeathReason.DELIVERY_LIMIT, annotations)
         outdated = [entry for entry in entries if _stays(entry) and queue.messages.is_superseded(entry)]
         if outdated:
             self._dequeue(queue, outdated, DequeueReason.DISPLACED)
@@ -370,12 +375,13 @@ class Resources:
         held = queue.held
         is_written = (
             failed
+            or annotations
             or self.log_acquisitions
             or self.sets.holding(queue).replication.tells_returns(queue, was_seen=was_seen)
             or (held and any(entry.id in held for entry in returning))
         )
         if returning and is_written:
-            self.sets.holding(queue).release(queue, returning, failed)
+            self.sets.holding(queue).release(queue, returning, failed, annotations)
         else:
             for entry in returning:
                 queue.messages.give_back(entry, failed)
@@ -435,10 +441,17 @@ class Resources:
                 queue.messages.give_back(entry, failed=False)
         return self.written
 
-    def reject(self, queue: Queue, entries: list[Entry], reason: DeathReason = DeathReason.REJECTED) -> CommitToken:
+    def reject(
+        self,
+        queue: Queue,
+        entries: list[Entry],
+        reason: DeathReason = DeathReason.REJECTED,
+        annotations: bytes = b"",
+    ) -> CommitToken:
         """Nobody wants `entries`: to the alternate exchange where the queue has one, else away.
 
         They go on as dead letters, without the time to live that they had; that of the next queue counts from now.
+        `annotations`: with these; empty: with what was said of each.
         """
         if queue.deleted:
             return self.written
@@ -448,15 +461,19 @@ class Resources:
         if alternate is None and entries:
             return self._dequeue(queue, entries, DequeueReason.REJECTED)
         for entry in entries:
-            if alternate is not None and not self._move(queue, entry, alternate, reason):
+            if alternate is not None and not self._move(queue, entry, alternate, reason, annotations):
                 self.dead_letters_dropped_total += 1
                 self._dequeue(queue, [entry], DequeueReason.REJECTED)
         return self.written  # dead letters may be replicated where the queue is not
 
-    def _move(self, queue: Queue, entry: Entry, exchange: Exchange, reason: DeathReason) -> bool:
+    def _move(
+        self, queue: Queue, entry: Entry, exchange: Exchange, reason: DeathReason, annotations: bytes = b""
+    ) -> bool:
         """To wherever `exchange` leads but back; False: nowhere that has room for it."""
         header, now_ms = entry.header, self.catalog.now_ms
         (body,) = load_bodies((entry,))
+        if said := annotations or queue.messages.annotations.get(entry.id):
+            body = self._reader.annotated(body, said)
         message = Message(
             self._reader.dead_letter(body, Death(queue.name, reason, now_ms)), header.durable, header.priority
         )

@@ -24,6 +24,7 @@ from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, Replicat
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, Entry
 from qpid_ha_broker.model.replication import has_replicated_messages, is_local, is_local_binding
 from qpid_ha_broker.model.sessions import SessionRegistry
+from qpid_ha_broker.model.sets.annotating import apply_annotated
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.transactions.producers import Producers
 
@@ -77,6 +78,7 @@ class SetState:
             ev.Acquired: self._acquired,
             ev.Released: self._released,
             ev.HandedOut: partial(_handed_out, self),
+            ev.Annotated: partial(apply_annotated, catalog, self.marks),
             ev.SessionAcquired: self._session_acquired,
             ev.ProducerAdvanced: self._producer_advanced,
             ev.NumbersRefused: lambda _, event: self.producers.were_refused(event),

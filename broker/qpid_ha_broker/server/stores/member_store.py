@@ -8,7 +8,15 @@ from collections.abc import Callable
 from typing import Final
 
 from qpid_ha_broker.events.codec import decode
-from qpid_ha_broker.events.types import Acquired, Dequeued, Enqueued, Released, SessionAcquired, TransactionCommitted
+from qpid_ha_broker.events.types import (
+    Acquired,
+    Annotated,
+    Dequeued,
+    Enqueued,
+    Released,
+    SessionAcquired,
+    TransactionCommitted,
+)
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.logs.log import LogBatch
@@ -87,7 +95,7 @@ class MemberStore:
         for _, event, _ in decode(effect.data).records:
             if isinstance(event, Enqueued):
                 queues = event.queues if event.durable else ()
-            elif isinstance(event, Dequeued | Acquired | Released | SessionAcquired):
+            elif isinstance(event, Dequeued | Acquired | Annotated | Released | SessionAcquired):
                 queues = (event.queue,)
             elif isinstance(event, TransactionCommitted) or policy is Policy.CONTINUE:
                 continue
