@@ -25,6 +25,7 @@ from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
+from qpid_ha_broker.amqp.relaying.relayed_reservations import RelayedReservation
 from qpid_ha_broker.amqp.relaying.relayed_sessions import RelayedSession
 from qpid_ha_broker.amqp.relaying.relayer import Relayer
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -49,6 +50,7 @@ from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
     RELAY_MANAGEMENT_CAPABILITY,
+    RELAY_RESERVATIONS_CAPABILITY,
     RELAY_SESSIONS_CAPABILITY,
     RELAY_SETS_CAPABILITY,
     RelayRequest,
@@ -71,6 +73,7 @@ _RELAY_CAPABILITIES = (
     OWN_NODES_CAPABILITY,
     RELAY_SESSIONS_CAPABILITY,
     RELAY_MANAGEMENT_CAPABILITY,
+    RELAY_RESERVATIONS_CAPABILITY,
 )
 
 
@@ -277,6 +280,8 @@ class ConnectionRelay:
         """Links whose attach is to be answered as the broker answers that leads their set, or has the remote node."""
         self.links: dict[Relayed, None] = {}
         """All that are relayed, or will be."""
+        self.reservation: RelayedReservation | None = None
+        """Of the client's container id, at the broker that leads `default`; None: it is not asked."""
         self._owners: WeakValueDictionary[str, RelayedOwner] | None = None
 
     def opened(self, is_admin: bool, desired: Sequence[object]) -> None:
@@ -332,6 +337,16 @@ class ConnectionRelay:
             container.sessions.begin(asking)
         else:
             container.sessions.begin_relayed(asking, RelayedSession(asking, self.relays, container_id))
+
+    def reserve(self, connection: Connection) -> None:
+        """The client has opened. Where other brokers take clients, too, one that asks to be the only one with its
+        container id is answered when it is; all others are at once."""
+        if self.relays is None or not connection.asks.to_be_sole:
+            connection.answer_open()
+            return
+        unattached = connection.container.reservations.unattached
+        self.reservation = RelayedReservation(connection, client_names(connection), self.relays, unattached)
+        self.reservation.begin()
 
     def roll_back(self, budget: Budget) -> None:
         """The connection is gone, and so are the transactions of all clients that were relayed on it."""
@@ -456,6 +471,15 @@ class Connection:
         """There is nothing more to be done for this client than to say goodbye."""
         return self._ended
 
+    @property
+    def open_wait(self) -> NodeWait | None:
+        """What the answer to the client's open waits for, and so all that came with it; None: nothing."""
+        if self.is_open:
+            return None
+        if self.session is not None:
+            return self.session.wait
+        return None if self.relay.reservation is None else self.relay.reservation.wait
+
     # --- for links
 
     def touch(self) -> None:
@@ -517,7 +541,7 @@ class Connection:
             connections.opened(self)
             self.log.is_let_in = True
             if self.session is None:
-                self.answer_open()
+                self.relay.reserve(self)
             else:
                 self.relay.begin_session(self.container, self.session, self.engine.connection.remote_container or "")
             return
@@ -564,8 +588,7 @@ class Connection:
         stream = (STREAM_CAPABILITY,) if self.engine.input.stream is not None else ()
         relay = _RELAY_CAPABILITIES if self.relay.is_proxy else ()
         sessions = self.container.sessions.capabilities(relays=self.relay.relays is not None)
-        # Where clients are served by several brokers, each knows its own connections alone, and so offers nothing.
-        is_sole = self.asks.to_be_sole and self.relay.relays is None and not self.container.directory.has_many_sets
+        is_sole = self._is_sole
         sole = (SOLE_CONNECTION,) if is_sole else ()
         capabilities = (*self.container.capabilities, *sessions, *shared, *stream, *relay, *sole)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
@@ -583,6 +606,16 @@ class Connection:
         connection.properties = {proton.symbol(name): value for name, value in properties.items()}
         connection.open()
         self.is_open = True
+
+    @property
+    def _is_sole(self) -> bool:
+        """Whether the client asks to be the only one with its container id, and is. Where several brokers serve clients
+        and none of them relays, each knows its own connections alone, and so tells nobody that it is."""
+        reservation = self.relay.reservation
+        if reservation is not None:
+            return reservation.is_granted
+        is_alone = self.relay.relays is None and not self.container.directory.has_many_sets
+        return self.asks.to_be_sole and is_alone
 
     def closed(self) -> None:
         self.peer_has_closed = True
@@ -608,8 +641,8 @@ class Connection:
                 self.session_closed(session)
 
         if not self.is_open:  # Proton forgets what it is to say before our open
-            if self.session is not None:
-                self.session.wait.add(told)
+            if self.open_wait is not None:
+                self.open_wait.add(told)
             return
         self.sessions_open += 1
         session.open()
@@ -712,6 +745,8 @@ class Connection:
         self.links.end_waits()
         for endpoint in self.links:
             endpoint.stop()
+        if self.relay.reservation is not None:
+            self.relay.reservation.left()
         if self.session is not None:
             # Who was not told that it has the session has given up waiting for it, and means to try again.
             ends = ending.is_farewell and self.session.is_granted and not self.session.request.is_kept

@@ -16,6 +16,7 @@ from qpid_ha_broker.access.rules import AccessControl
 from qpid_ha_broker.access.user_limits import UserLimits
 from qpid_ha_broker.amqp.connections.nodes import Nodes, NodeSettings
 from qpid_ha_broker.amqp.connections.relayed_memory import RelayedMemory
+from qpid_ha_broker.amqp.connections.reservation_keeper import ReservationKeeper
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.nodes.directory import OneSet, ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import PORTIONS_S, HostedSet
@@ -69,6 +70,8 @@ class ContainerSettings:
     memory_limit_bytes: int = 1 << 40
     producers: int = DEFAULT_PRODUCERS
     """How many producers that number their messages are remembered, in each set; 0: none."""
+    reservation_hold_ms: int = 6_000
+    """How long connections that alone have their container id go on, without a sign of who leads `default`."""
     confirm_dequeue: bool = True
     """Settle a consumer's answer only when what it led to is committed."""
     peer_user: str = ""
@@ -219,6 +222,7 @@ class Container:
         """The same, of connections that carry sub-channels; None: there are none for this broker."""
         self.greeting = Greeting()
         self.sessions = ClientSessions(self)
+        self.reservations = ReservationKeeper(self)
         self.held = HeldBytes()
         """By connections, of messages that are in no queue, or besides."""
         self.relayed = RelayedMemory(lambda: self.settings.memory_limit_bytes)
@@ -327,7 +331,10 @@ class Container:
             hosted.resources.deduplication.producers = settings.producers
 
     def led(self, hosted: HostedSet) -> None:
-        """`hosted` is led here after another broker: with proxies, its consumers come for what they had there."""
+        """`hosted` is led here after another broker: with proxies, its consumers come for what they had there, and
+        brokers for the container ids that they had reserved."""
+        if hosted is self.default:
+            self.reservations.begin()
         if self.gate is not None:
             hosted.resources.is_gated = True
             self.gate(hosted)
@@ -420,6 +427,7 @@ class Container:
         """Expire messages and delete queues whose time has come, where this broker leads: now, or in the next turn."""
         self.default.tick()
         self.sessions.tick()
+        self.reservations.tick()
         self.access.tick()
         self.limits.tick()
         if self.waiting:
