@@ -194,6 +194,21 @@ def test_a_primary_that_is_not_sure_gives_nothing_and_ends_what_it_keeps(cluster
     assert refusal(first) == CONNECTION_FORCED
 
 
+def test_who_comes_back_to_a_primary_that_is_not_sure_waits_until_it_is(cluster: ReservingCluster) -> None:
+    first, default = cluster.connect(0), cluster.primary.container.default
+    default.prove_lead = lambda: LeadProof.MISSING
+    cluster.advance(DOUBT_MS + 2 * TICK_MS)
+    second = cluster.connect(1)
+    cluster.advance(HOLD_MS // 2)
+    assert [is_open(first), is_open(second)] == [True, False]
+    assert not cluster.proxies[0].again, "its link is attached again, and not answered"
+    default.prove_lead = lambda: LeadProof.PROVEN
+    cluster.advance(TICK_MS)
+    assert is_refused_as_second(second)
+    cluster.advance(2 * HOLD_MS)
+    assert cluster.told() == [first]
+
+
 def test_a_primary_that_is_not_sure_gives_nobody_the_id_that_it_has_back(cluster: ReservingCluster) -> None:
     first, waiting = (
         cluster.connect(0),
@@ -232,6 +247,19 @@ def test_a_broker_that_was_stopped_counts_the_time_in_which_it_heard_nothing(clu
     stopped.proxy.container.tick()
     stopped.settle_down()
     assert refusal(first) == CONNECTION_FORCED
+
+
+def test_a_broker_that_goes_on_after_a_stop_is_told_that_its_id_is_another_ones(cluster: ReservingCluster) -> None:
+    """Before it has looked at its clock: this is the moment that is not promised."""
+    first, stopped = cluster.connect(0), cluster.proxies.pop(0)
+    stopped.primary_notices()
+    cluster.advance(FREE_MS)
+    cluster.connect(0)
+    cluster.proxies.insert(0, stopped)
+    stopped.reach(cluster.primary)
+    cluster.settle_down()
+    assert refusal(first) == RESOURCE_LOCKED
+    assert len(cluster.told()) == 1
 
 
 def test_what_comes_late_of_a_connection_that_was_given_up_takes_no_id(cluster: ReservingCluster) -> None:

@@ -1,7 +1,8 @@
 """Container ids that brokers have reserved for their clients, at the broker that leads `default`: links and time.
 
 What is decided, `nodes.reservations` decides. This broker gives ids while it leads, and can prove that it does; who
-cannot for DOUBT_MS may have a successor soon, and ends the links: their brokers look for it, and count from then on.
+cannot for DOUBT_MS may have a successor soon, and ends the links of those who have ids: their brokers count from then on,
+look for that one, or come back and wait here until it is sure again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from qpid_ha_broker.amqp.wire.reservation_request import HOLDER_INFO
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 
-DOUBT_MS: Final = 1_000
+DOUBT_MS: Final = 500
 """A disk or a backup may be slow for so long."""
 
 
@@ -78,11 +79,12 @@ class ReservationKeeper:
     def begin(self) -> None:
         """This broker leads `default`, after another one or again: who has an id says so, of links from before, too."""
         self.table.begin(self._container.now_ms, self._container.settings.reservation_hold_ms)
-        self._end_links()
+        self._end_links(list(self._links))
 
     def ask(self, reservation: Reservation, link: ReservationLink) -> AmqpError | None:
         """A broker attaches `link` for it, which is granted now or later; or why not."""
-        if not self._look_at_lead():
+        self._look_at_lead()
+        if self._container.default.read_only:
             return self._elsewhere()
         self._links[reservation] = link
         effects = self.table.ask(reservation, self._container.now_ms)
@@ -114,12 +116,14 @@ class ReservationKeeper:
         if self._look_at_lead():
             self._carry_out(self.table.look(self._container.now_ms))
         elif self._doubted_ms is not None and self._container.now_ms - self._doubted_ms >= DOUBT_MS:
-            self._end_links()
+            self._end_links([reservation for reservation in self._links if self.table.is_holder(reservation)])
 
-    def _end_links(self) -> None:
+    def _end_links(self, reservations: list[Reservation]) -> None:
         """Their brokers attach them at whoever leads, which may be this one."""
-        for link in list(self._links.values()):
-            link.end(self._elsewhere())
+        for reservation in reservations:
+            link = self._links.get(reservation)
+            if link is not None:
+                link.end(self._elsewhere())
 
     def _look_at_lead(self) -> bool:
         """Whether this broker leads, as it can prove."""

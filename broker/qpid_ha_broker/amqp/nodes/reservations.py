@@ -34,7 +34,8 @@ An id, by what is known of it, and what comes of what happens:
 | its link was lost `hold_ms` and MARGIN_MS ago | | | free |
 
 Of those who wait for an id that comes to be free the first gets it, and the others wait for that one.
-Those who ask for a free one anew wait, too, in the time of 3., and while it is not sure that this broker leads.
+Those who ask for a free one anew wait, too, in the time of 3. While it is not sure that this broker leads, whoever asks
+waits, to be heard later.
 
 What it is asked: whether its client may be gone, which its broker knows by the time-out of that connection. It closes
 the link of one that is, and says so of one that lives. Of one whose successor asks to have it end, it closes it in any
@@ -47,8 +48,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-MARGIN_MS: Final = 2_000
-"""For what is late at both ends: looks at the clock, bytes under way, and DOUBT_MS of the keeper."""
+MARGIN_MS: Final = 2_500
+"""For what is late at both ends: looks at the clock, bytes under way, and a primary that was stopped, goes on, and has
+been replaced: it has not ended its links before DOUBT_MS."""
 ANSWER_MS: Final = 1_000
 """So long the broker of a holder may take to say whether that lives."""
 
@@ -133,21 +135,26 @@ class ReservationTable:
         self.is_sure = True
         """This broker can prove that it leads; set before it is told anything."""
         self._ids: dict[str, _Id] = {}
+        self._unheard: dict[Reservation, None] = {}
+        """Those who have asked while it was not sure that this broker leads."""
         self._timed: dict[str, None] = {}
         """Keys of ids that were left, or whose holder was asked."""
         self._new_from_ms: int | None = None
         """When those who ask anew may be given ids; None: now."""
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._ids) + len(self._unheard)
 
     def begin(self, now_ms: int, hold_ms: int) -> None:
         """This broker leads `default` after another one, or again. `hold_ms`: the longest of any broker."""
-        self._ids, self._timed = {}, {}
+        self._ids, self._timed, self._unheard = {}, {}, {}
         self._new_from_ms = now_ms + hold_ms + MARGIN_MS
 
     def ask(self, reservation: Reservation, now_ms: int) -> list[Effect]:
         """A broker attaches a link for it."""
+        if not self.is_sure:
+            self._unheard[reservation] = None
+            return []
         entry = self._ids.setdefault(reservation.key, _Id())
         holder = entry.holder
         if holder is None:
@@ -163,6 +170,7 @@ class ReservationTable:
 
     def closed(self, reservation: Reservation, now_ms: int) -> list[Effect]:
         """Its client has gone: the id is free, or is not waited for."""
+        self._unheard.pop(reservation, None)
         entry = self._ids.get(reservation.key)
         if entry is None:
             return []
@@ -198,6 +206,10 @@ class ReservationTable:
     def look(self, now_ms: int) -> list[Effect]:
         """Time has passed; to be called several times a second."""
         effects: list[Effect] = []
+        if self.is_sure:
+            unheard, self._unheard = self._unheard, {}
+            for reservation in unheard:
+                effects += self.ask(reservation, now_ms)
         if self._new_from_ms is not None and self._gives(now_ms):
             self._new_from_ms = None
             for key in [key for key, entry in self._ids.items() if entry.holder is None]:
@@ -218,7 +230,7 @@ class ReservationTable:
 
     def _gives(self, now_ms: int) -> bool:
         """Whether those who ask anew may be given ids."""
-        return self.is_sure and (self._new_from_ms is None or now_ms >= self._new_from_ms)
+        return self._new_from_ms is None or now_ms >= self._new_from_ms
 
     def _hold(self, entry: _Id, reservation: Reservation, now_ms: int) -> list[Effect]:
         entry.waiting.pop(reservation, None)
@@ -268,10 +280,10 @@ class ReservationTable:
         if entry is None or entry.holder is None:
             self._timed.pop(key, None)
 
-    def holder_of(self, key: str) -> Reservation | None:
-        """Who has that id, or had it when its link was lost."""
-        entry = self._ids.get(key)
-        return None if entry is None else entry.holder
+    def is_holder(self, reservation: Reservation) -> bool:
+        """Whether it has its id."""
+        entry = self._ids.get(reservation.key)
+        return entry is not None and entry.holder is reservation
 
     def check_invariants(self) -> None:
         """Raises ValueError for a state that must not be."""
