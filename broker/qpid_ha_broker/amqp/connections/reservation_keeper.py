@@ -1,8 +1,8 @@
 """Container ids that brokers have reserved for their clients, at the broker that leads `default`: links and time.
 
 What is decided, `nodes.reservations` decides. This broker gives ids while it leads, and can prove that it does; who
-cannot for DOUBT_MS may have a successor soon, and ends the links of those who have ids: their brokers count from then on,
-look for that one, or come back and wait here until it is sure again.
+cannot for DOUBT_MS may have a successor soon, and ends the links of those who have ids: their brokers count from then
+on, look for that one, or come back and wait here until it is sure again.
 """
 
 from __future__ import annotations

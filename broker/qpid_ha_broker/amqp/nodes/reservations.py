@@ -33,9 +33,9 @@ An id, by what is known of it, and what comes of what happens:
 | it was asked ANSWER_MS ago | | its link is replaced: left | |
 | its link was lost `hold_ms` and MARGIN_MS ago | | | free |
 
-Of those who wait for an id that comes to be free the first gets it, and the others wait for that one.
-Those who ask for a free one anew wait, too, in the time of 3. While it is not sure that this broker leads, whoever asks
-waits, to be heard later.
+A broker that asks while an older link of its own waits has that one replaced. Of those who wait for an id that comes to
+be free the first gets it, and the others wait for that one. Those who ask for a free one anew wait, too, in the time of
+3. While it is not sure that this broker leads, whoever asks waits, to be heard later.
 
 What it is asked: whether its client may be gone, which its broker knows by the time-out of that connection. It closes
 the link of one that is, and says so of one that lives. Of one whose successor asks to have it end, it closes it in any
@@ -156,17 +156,21 @@ class ReservationTable:
             self._unheard[reservation] = None
             return []
         entry = self._ids.setdefault(reservation.key, _Id())
+        older = [waiting for waiting in entry.waiting if waiting.broker == reservation.broker]
+        entry.waiting = {waiting: None for waiting in entry.waiting if waiting not in older}
+        effects: list[Effect] = [Replaced(waiting) for waiting in older]
         holder = entry.holder
         if holder is None:
             if reservation.is_held or self._gives(now_ms):
-                return self._hold(entry, reservation, now_ms)
+                return effects + self._hold(entry, reservation, now_ms)
         elif holder.broker == reservation.broker:
-            replaced: list[Effect] = [] if entry.left_ms is not None else [Replaced(holder)]
-            return replaced + self._hold(entry, reservation, now_ms)
+            if entry.left_ms is None:
+                effects.append(Replaced(holder))
+            return effects + self._hold(entry, reservation, now_ms)
         elif reservation.is_held:
-            return [Refused(reservation, holder.broker)]
+            return [*effects, Refused(reservation, holder.broker)]
         entry.waiting[reservation] = None
-        return self._question(entry, now_ms)
+        return effects + self._question(entry, now_ms)
 
     def closed(self, reservation: Reservation, now_ms: int) -> list[Effect]:
         """Its client has gone: the id is free, or is not waited for."""
