@@ -85,6 +85,8 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "ha.brokers-url": "All brokers of the cluster, this one too.",
         "ha.public-url": "Where clients find them, if that is elsewhere.",
         "ha.clients": "What a client gets at a broker that does not lead: `redirect` says where to go, `proxy` relays.",
+        "ha.sole-connections": "Where one is the only one with its client id that asks for that: at its `broker`, or"
+        " with proxies in the `cluster`, at the price that one that comes after a failover waits for up to 10 s.",
         "ha.replicate": "What backups get of a queue that says nothing itself and matches no rule.",
         "replication-rules": "The same by patterns of names; the first counts.",
         "ha.min-in-sync": "Brokers that have to hold a message before it is confirmed.",

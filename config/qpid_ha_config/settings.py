@@ -223,6 +223,10 @@ class HaSettings:
     """A consumer's acknowledgement is settled only when no broker can bring the message back."""
     clients: str = setting("ha.clients", choice("redirect", "proxy"), "redirect")
     """What a broker does for a client that wants what another one leads: say where it is, or relay the link."""
+    sole_connections: str = setting(
+        "ha.sole-connections", choice("broker", "cluster"), "broker", change=ChangeScope.CLUSTER
+    )
+    """Where a connection is the only one with its container id that asks to be that; the latter with proxies alone."""
     link_heartbeat_interval_s: float = setting(
         "link-heartbeat-interval", duration(0.01, 600), 1.0, change=ChangeScope.HERE
     )

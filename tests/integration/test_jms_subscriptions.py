@@ -198,9 +198,44 @@ def test_a_client_id_that_is_in_use_is_refused(connect: Connect, address: str) -
     connect(container=with_id(address), desired_capabilities=[symbol(SOLE)])
 
 
+def assert_in_use(url: str, container: str) -> None:
+    with pytest.raises(ConnectionException, match="invalid-field"):
+        BlockingClient(url, container=with_id(container), desired_capabilities=[symbol(SOLE)])
+
+
+def test_a_client_id_is_refused_at_all_brokers_of_a_cluster_whoever_leads(tmp_path: Path) -> None:
+    settings = {"ha": {"failure-timeout": "1s", "clients": "proxy", "sole-connections": "cluster"}}
+    with RunningCluster(tmp_path, agents=True, settings=settings) as cluster:
+        cluster.wait_whole()
+        dead = cluster.brokers.index(cluster.the_primary())
+        here, there = [url for at, url in enumerate(cluster.urls) if at != dead]
+        with BlockingClient(here, container=with_id("shop"), desired_capabilities=[symbol(SOLE)]) as first:
+            assert SOLE in list(first.connection.conn.remote_offered_capabilities)
+            for url in (there, cluster.urls[dead]):
+                assert_in_use(url, "shop")
+            cluster.kill(dead)
+            cluster.wait_until(lambda: cluster.primary() is not None, "somebody leads")
+            assert_in_use(there, "shop")
+            first.round_trip()
+        BlockingClient(there, container=with_id("shop"), desired_capabilities=[symbol(SOLE)]).connection.close()
+
+
+def test_the_client_id_of_a_connection_to_a_dead_primary_is_free_after_the_failover(tmp_path: Path) -> None:
+    settings = {"ha": {"failure-timeout": "1s", "clients": "proxy", "sole-connections": "cluster"}}
+    with RunningCluster(tmp_path, agents=True, settings=settings) as cluster:
+        cluster.wait_whole()
+        dead = cluster.brokers.index(cluster.the_primary())
+        alive = cluster.urls[dead - 1]
+        BlockingClient(cluster.urls[dead], container=with_id("shop"), desired_capabilities=[symbol(SOLE)])
+        assert_in_use(alive, "shop")
+        cluster.kill(dead)
+        with BlockingClient(alive, container=with_id("shop"), desired_capabilities=[symbol(SOLE)]) as again:
+            assert SOLE in list(again.connection.conn.remote_offered_capabilities)
+
+
 def test_no_local_holds_for_clients_that_stay_while_another_broker_begins_to_lead(tmp_path: Path) -> None:
     """Also for those of the broker itself that leads then, whose links go on to it as before."""
-    settings = {"ha": {"failure-timeout": "1s", "clients": "proxy"}}
+    settings = {"ha": {"failure-timeout": "1s", "clients": "proxy", "sole-connections": "cluster"}}
     with RunningCluster(tmp_path, agents=True, settings=settings) as cluster, ExitStack() as stack:
         cluster.wait_whole()
         dead = cluster.brokers.index(cluster.the_primary())

@@ -16,7 +16,7 @@ SETTINGS = ContainerSettings("primary", "0")
 
 
 class Peers:
-    """The other side of `container.peers`: writes down what it is told. `answers`: sends each frame back."""
+    """The other side of `container.peers.single`: writes down what it is told. `answers`: sends each frame back."""
 
     def __init__(self) -> None:
         self.channels: list[Channel] = []
@@ -88,7 +88,7 @@ class Cluster(PairedBroker):
         super().__init__(settings)
         self.here, self.there = here, there
         self.peers = Peers()
-        self.container.peers = self.peers
+        self.container.peers.single = self.peers
 
     def accept(self, user: str = "") -> Connection:
         connection = super().accept(user)

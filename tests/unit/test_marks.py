@@ -63,7 +63,7 @@ def test_who_has_not_proved_to_be_a_broker_acts_for_nobody_and_gets_no_channel(
     claim: str, rules: tuple[str, ...]
 ) -> None:
     broker = Cluster()
-    broker.container.shared_peers = broker.peers
+    broker.container.peers.shared = broker.peers
     if rules:
         broker.container.access.change(parse_entries(rules).rules, "")
     client = stranger(broker, CLAIMS[claim])

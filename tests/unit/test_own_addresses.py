@@ -15,6 +15,7 @@ from qpid_ha_broker.amqp.nodes.own_addresses import ADDRESSES, AskedOf
 from qpid_ha_broker.amqp.wire.conditions import NOT_ALLOWED, NOT_FOUND, UNAUTHORIZED_ACCESS
 from qpid_ha_broker.amqp.wire.relay import RELAY_CAPABILITY, RelayRequest
 from qpid_ha_broker.amqp.wire.relayed_session_request import SessionAsked
+from qpid_ha_broker.amqp.wire.reservation_request import ReservationRequest
 from qpid_ha_config.access_rules import parse_entries
 from session_clients import confirmed, consume, numbered, open_session, publish, refusal, status
 from session_support import FIRST
@@ -70,7 +71,7 @@ ALL = [*ADDRESSES, "$", "$cbs", "$relay", "$relay/other", "$management2"]
 def test_a_client_attaches_to_what_is_for_clients(way: str, address: str, publishes: bool, rules: str) -> None:
     proxied = PairedProxy()
     for broker in (proxied.primary, proxied.proxy):
-        broker.container.peers = Listener()
+        broker.container.peers.single = Listener()
         put_in_force(broker, RULES[rules])
     client = PairedClient(proxied.primary if way == "direct" else proxied.proxy, user="alice")
     proxied.settle_down()
@@ -87,7 +88,7 @@ def test_a_client_attaches_to_what_is_for_clients(way: str, address: str, publis
 @pytest.mark.parametrize("who", [AskedOf.BROKER, AskedOf.RELAYING_BROKER])
 def test_another_broker_attaches_to_what_is_for_it(who: AskedOf, address: str, publishes: bool, rules: str) -> None:
     broker = PairedBroker()
-    broker.container.peers = Listener()
+    broker.container.peers.single = Listener()
     put_in_force(broker, RULES[rules])
     capabilities = (RELAY_CAPABILITY,) if who is AskedOf.RELAYING_BROKER else ()
     peer = PairedClient(broker, BROKER, capabilities)
@@ -96,6 +97,7 @@ def test_another_broker_attaches_to_what_is_for_it(who: AskedOf, address: str, p
     if capabilities:
         properties |= RelayRequest(("proxy",), "1", user="alice", set_name="default").properties()
         properties |= SessionAsked(FIRST, None, False, 0, 0, "").properties()
+        properties |= ReservationRequest("key", 6_000, is_held=False, closes_existing=False).properties()
     found = link_to(peer, address, publishes=publishes, properties=properties or None)
     assert condition(found) == expected(address, who, publishes=publishes)
 

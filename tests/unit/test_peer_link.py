@@ -181,7 +181,7 @@ def test_nothing_is_fed_after_the_listener_closed_within_a_frame(broker: Cluster
             super().received(channel, data)
             channel.close("no")
 
-    broker.peers = broker.container.peers = Strict()
+    broker.peers = broker.container.peers.single = Strict()
     backup = broker.backup()
     backup.client.send(b"first")
     backup.client.send(b"second")
@@ -249,7 +249,7 @@ def test_what_comes_on_a_connection_that_speaks_another_protocol_is_a_reason(bro
 
 
 def test_a_broker_alone_has_no_peers(broker: Cluster) -> None:
-    broker.container.peers = None
+    broker.container.peers.single = None
     backup = broker.backup()
     assert backup.openings == 0
     assert backup.reasons[0].startswith("amqp:not-found: this broker is in no cluster")
@@ -286,7 +286,7 @@ def test_where_brokers_have_a_user_nobody_else_is_one() -> None:
 
 
 def test_a_shared_connection_has_a_listener_of_its_own(broker: Cluster) -> None:
-    shared = broker.container.shared_peers = Peers()
+    shared = broker.container.peers.shared = Peers()
     backup = Backup(broker, broker.accept(), capability=SHARED_CAPABILITY)
     backup.client.send(b"bundle")
     backup.settle_down()
@@ -308,14 +308,14 @@ def test_a_broker_of_an_older_version_is_told_apart_and_loses_nothing(broker: Cl
 
 
 def test_clients_are_not_offered_what_brokers_are(broker: Cluster) -> None:
-    broker.container.shared_peers = Peers()
+    broker.container.peers.shared = Peers()
     client = PairedClient(broker)
     broker.settle_down()
     assert SHARED_CAPABILITY not in list(client.connection.remote_offered_capabilities)
 
 
 def test_who_may_have_no_channel_may_have_no_shared_connection(broker: Cluster) -> None:
-    broker.container.shared_peers = shared = Peers()
+    broker.container.peers.shared = shared = Peers()
     broker.container.settings = replace(SETTINGS, peer_user="cluster")
     backup = Backup(broker, broker.accept(), capability=SHARED_CAPABILITY)
     backup.settle_down()

@@ -14,7 +14,9 @@ import pytest
 
 from paired_engines import PairedBroker, PairedClient
 from paired_proxy import PairedProxy, paired_broker
-from qpid_ha_broker.amqp.connections.sole_connections import DETECTION_POLICY, ENFORCEMENT_POLICY
+from qpid_ha_broker.amqp.connections.sole_connections import DETECTION_POLICY
+from qpid_ha_broker.amqp.nodes.directory import OneSet
+from qpid_ha_broker.amqp.nodes.sole_connection import ENFORCEMENT_POLICY
 from qpid_ha_broker.amqp.wire.conditions import ESTABLISHMENT_FAILED, READS_REFUSALS, SOLE_CONNECTION
 
 
@@ -136,23 +138,36 @@ def test_any_other_policy_is_the_standards_own(broker: PairedBroker, policy: Any
     assert refusal(first) is None
 
 
-def test_it_is_offered_where_one_broker_serves_all_and_only_who_asks() -> None:
-    def is_offered(client: PairedClient) -> bool:
-        return SOLE_CONNECTION in list(client.connection.remote_offered_capabilities)
+def is_offered(client: PairedClient) -> bool:
+    return SOLE_CONNECTION in list(client.connection.remote_offered_capabilities)
 
-    broker = PairedBroker()
+
+@pytest.mark.parametrize("broker", ["direct"], indirect=True)
+def test_it_is_offered_to_who_asks(broker: PairedBroker) -> None:
     asking = connect(broker)
     assert is_offered(asking)
     assert properties_of(asking)[DETECTION_POLICY] == 1
     assert not is_offered(connect(broker, "other", asks=False))
-    proxied = PairedProxy()
-    assert not is_offered(proxied_client(proxied))
 
 
-def proxied_client(proxied: PairedProxy) -> PairedClient:
-    client = PairedClient(proxied.proxy, None, (SOLE_CONNECTION,), container="shop")
-    proxied.settle_down()
-    return client
+def test_a_proxy_by_itself_offers_nothing() -> None:
+    broker = paired_broker("proxied")
+    assert not is_offered(connect(broker))
+    assert refusal(connect(broker)) is not None, "each broker knows its own"
+
+
+def test_it_is_not_offered_where_clients_have_links_to_several_brokers_and_none_relays() -> None:
+    broker = PairedBroker()
+    broker.container.directory = ManySets()
+    first = connect(broker)
+    assert not is_offered(first)
+    assert refusal(connect(broker)) is not None, "each broker knows its own"
+
+
+class ManySets(OneSet):
+    @property
+    def has_many_sets(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize("container", ["", "é" * 30_000, "a/b", "a%2Fb", "x" * 65_000])

@@ -46,7 +46,7 @@ from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.due_parties import TurnPlace
 from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
-from qpid_ha_broker.server.runtime.member_settings import member_settings
+from qpid_ha_broker.server.runtime.member_settings import member_settings, reservation_hold_ms
 from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.cluster_connections import ClusterConnections
@@ -246,7 +246,7 @@ class Broker:
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
         else:
-            self.container.peers = self.membership.default.links
+            self.container.peers.single = self.membership.default.links
             self.sets = make_set_cluster(
                 self, None if self.broker_store is None else self.broker_store.store.storage, self.turns.due
             )
@@ -532,6 +532,8 @@ def container_settings(settings: BrokerSettings) -> ContainerSettings:
         max_client_sessions=settings.sessions.most,
         max_session_timeout_ms=int(settings.sessions.max_timeout_s * 1000),
         peer_user=settings.ha.username or "",
+        reserves_container_ids=settings.ha.sole_connections == "cluster",
+        reservation_hold_ms=reservation_hold_ms(settings),
         confirm_dequeue=settings.ha.confirm_dequeue,
         memory_limit_bytes=settings.memory_limit_bytes,
     )

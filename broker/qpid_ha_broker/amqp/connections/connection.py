@@ -25,6 +25,7 @@ from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait, WaitingAttach
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
+from qpid_ha_broker.amqp.relaying.relayed_reservations import RelayedReservation
 from qpid_ha_broker.amqp.relaying.relayed_sessions import RelayedSession
 from qpid_ha_broker.amqp.relaying.relayer import Relayer
 from qpid_ha_broker.amqp.wire.conditions import (
@@ -49,6 +50,7 @@ from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
     RELAY_MANAGEMENT_CAPABILITY,
+    RELAY_RESERVATIONS_CAPABILITY,
     RELAY_SESSIONS_CAPABILITY,
     RELAY_SETS_CAPABILITY,
     RelayRequest,
@@ -72,6 +74,7 @@ _RELAY_CAPABILITIES = (
     OWN_NODES_CAPABILITY,
     RELAY_SESSIONS_CAPABILITY,
     RELAY_MANAGEMENT_CAPABILITY,
+    RELAY_RESERVATIONS_CAPABILITY,
 )
 
 
@@ -284,6 +287,8 @@ class ConnectionRelay:
         """Links whose attach is to be answered as the broker answers that leads their set, or has the remote node."""
         self.links: dict[Relayed, None] = {}
         """All that are relayed, or will be."""
+        self.reservation: RelayedReservation | None = None
+        """Of the client's container id, at the broker that leads `default`; None: it is not asked."""
         self._owners: WeakValueDictionary[str, RelayedOwner] | None = None
 
     def opened(self, is_admin: bool, desired: Sequence[object]) -> None:
@@ -339,6 +344,33 @@ class ConnectionRelay:
             container.sessions.begin(asking)
         else:
             container.sessions.begin_relayed(asking, RelayedSession(asking, self.relays, container_id))
+
+    def reserve(self, connection: Connection) -> None:
+        """The client has opened. Where other brokers take clients, too, one that asks to be the only one with its
+        container id is answered when it is; all others are at once."""
+        is_asked = connection.asks.to_be_sole and connection.container.settings.reserves_container_ids
+        if self.relays is None or not is_asked:
+            connection.answer_open()
+            return
+        unattached = connection.container.reservations.unattached
+        self.reservation = RelayedReservation(connection, client_names(connection), self.relays, unattached)
+        self.reservation.begin()
+
+    def open_wait(self, connection: Connection) -> NodeWait | None:
+        """What the answer to its client's open waits for, and so all that came with it; None: nothing."""
+        if connection.is_open:
+            return None
+        if connection.session is not None:
+            return connection.session.wait
+        return None if self.reservation is None else self.reservation.wait
+
+    def is_sole(self, connection: Connection) -> bool:
+        """Whether its client asks to be the only one with its container id, and is. Where several brokers serve clients
+        and none of them relays, each knows its own connections alone, and so tells nobody that it is."""
+        if self.reservation is not None:
+            return self.reservation.is_granted
+        is_alone = self.relays is None and not connection.container.directory.has_many_sets
+        return connection.asks.to_be_sole and is_alone
 
     def roll_back(self, budget: Budget) -> None:
         """The connection is gone, and so are the transactions of all clients that were relayed on it."""
@@ -524,7 +556,7 @@ class Connection:
             connections.opened(self)
             self.log.is_let_in = True
             if self.session is None:
-                self.answer_open()
+                self.relay.reserve(self)
             else:
                 self.relay.begin_session(self.container, self.session, self.engine.connection.remote_container or "")
             return
@@ -558,7 +590,7 @@ class Connection:
             self.session = SessionAttachment(self, session, self.identity.user)
             self.engine.answers_late = False
         self.links.is_limited = self.window.is_limited = not (self.relay.is_proxy and self.relay.is_broker)
-        self.is_shared = self.container.shared_peers is not None and SHARED_CAPABILITY in desired
+        self.is_shared = self.container.peers.shared is not None and SHARED_CAPABILITY in desired
         if self.engine.input.may_stream and self.relay.is_broker and STREAM_CAPABILITY in desired:
             self.engine.input.expect_stream()
         return marked_refusal(self, self.container.access) if self.is_admin else self.container.greeting.refusal
@@ -571,8 +603,7 @@ class Connection:
         stream = (STREAM_CAPABILITY,) if self.engine.input.stream is not None else ()
         relay = _RELAY_CAPABILITIES if self.relay.is_proxy else ()
         sessions = self.container.sessions.capabilities(relays=self.relay.relays is not None)
-        # Where clients are served by several brokers, each knows its own connections alone, and so offers nothing.
-        is_sole = self.asks.to_be_sole and self.relay.relays is None and not self.container.directory.has_many_sets
+        is_sole = self.relay.is_sole(self)
         sole = (SOLE_CONNECTION,) if is_sole else ()
         capabilities = (*self.container.capabilities, *sessions, *shared, *stream, *relay, *sole)
         connection.offered_capabilities = [proton.symbol(name) for name in capabilities]
@@ -615,8 +646,8 @@ class Connection:
                 self.session_closed(session)
 
         if not self.is_open:  # Proton forgets what it is to say before our open
-            if self.session is not None:
-                self.session.wait.add(told)
+            if (wait := self.relay.open_wait(self)) is not None:
+                wait.add(told)
             return
         self.sessions_open += 1
         session.open()
@@ -719,6 +750,8 @@ class Connection:
         self.links.end_waits()
         for endpoint in self.links:
             endpoint.stop()
+        if self.relay.reservation is not None:
+            self.relay.reservation.left()
         if self.session is not None:
             # Who was not told that it has the session has given up waiting for it, and means to try again.
             ends = ending.is_farewell and self.session.is_granted and not self.session.request.is_kept

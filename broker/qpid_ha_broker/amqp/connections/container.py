@@ -16,6 +16,7 @@ from qpid_ha_broker.access.rules import AccessControl
 from qpid_ha_broker.access.user_limits import UserLimits
 from qpid_ha_broker.amqp.connections.nodes import Nodes, NodeSettings
 from qpid_ha_broker.amqp.connections.relayed_memory import RelayedMemory
+from qpid_ha_broker.amqp.connections.reservation_keeper import ReservationKeeper
 from qpid_ha_broker.amqp.connections.sessions import ClientSessions
 from qpid_ha_broker.amqp.nodes.directory import OneSet, ServedElsewhere, SetDirectory
 from qpid_ha_broker.amqp.nodes.hosted_set import PORTIONS_S, HostedSet
@@ -70,6 +71,10 @@ class ContainerSettings:
     memory_limit_bytes: int = 1 << 40
     producers: int = DEFAULT_PRODUCERS
     """How many producers that number their messages are remembered, in each set; 0: none."""
+    reserves_container_ids: bool = False
+    """With proxies, a connection that asks for it has its container id alone in the whole cluster."""
+    reservation_hold_ms: int = 6_000
+    """How long connections that alone have their container id go on, without a sign of who leads `default`."""
     confirm_dequeue: bool = True
     """Settle a consumer's answer only when what it led to is committed."""
     peer_user: str = ""
@@ -166,6 +171,16 @@ class HeldBytes:
     """Sent and not settled: Proton keeps a copy of each message for its link."""
 
 
+@dataclass
+class PeerListeners:
+    """Who takes the channels that brokers open to this one; None: nobody does."""
+
+    single: PeerListener | None = None
+    """A channel for one replica, on a connection of its own."""
+    shared: PeerListener | None = None
+    """Those of all replicas, on one connection."""
+
+
 class Container:
     """The promise: a set in which nothing happened costs a turn nothing, and no set waits for another one's disk."""
 
@@ -215,12 +230,10 @@ class Container:
         self.management.taking_over = lambda: [
             hosted.resources.replicated for hosted in self.sets.values() if hosted.resources.replicated.is_taking_over
         ]
-        self.peers: PeerListener | None = None
-        """Who talks to the other brokers of a cluster; None: this broker is in none."""
-        self.shared_peers: PeerListener | None = None
-        """The same, of connections that carry sub-channels; None: there are none for this broker."""
+        self.peers = PeerListeners()
         self.greeting = Greeting()
         self.sessions = ClientSessions(self)
+        self.reservations = ReservationKeeper(self)
         self.held = HeldBytes()
         """By connections, of messages that are in no queue, or besides."""
         self.relayed = RelayedMemory(lambda: self.settings.memory_limit_bytes)
@@ -329,7 +342,10 @@ class Container:
             hosted.resources.deduplication.producers = settings.producers
 
     def led(self, hosted: HostedSet) -> None:
-        """`hosted` is led here after another broker: with proxies, its consumers come for what they had there."""
+        """`hosted` is led here after another broker: with proxies, its consumers come for what they had there, and
+        brokers for the container ids that they had reserved."""
+        if hosted is self.default:
+            self.reservations.begin()
         if self.gate is not None:
             hosted.resources.is_gated = True
             self.gate(hosted)
@@ -426,6 +442,7 @@ class Container:
         """Expire messages and delete queues whose time has come, where this broker leads: now, or in the next turn."""
         self.default.tick()
         self.sessions.tick()
+        self.reservations.tick()
         self.access.tick()
         self.limits.tick()
         if self.waiting:

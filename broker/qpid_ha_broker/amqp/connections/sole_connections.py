@@ -2,36 +2,30 @@
 
 JMS has it for its client ids, and Qpid JMS asks for it on each connection, of which most have a random one. A container
 id is what a client says of itself, so each user has container ids of its own: nobody keeps another user out.
+
+Where other brokers take clients, too, this broker has the id reserved for the one that it has: `nodes.reservations`.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import proton
 
 from qpid_ha_broker.amqp.nodes.identity import ClientNames
-from qpid_ha_broker.amqp.wire.conditions import INVALID_FIELD, RESOURCE_LOCKED, AmqpError
-from qpid_ha_broker.amqp.wire.engine import Engine
+from qpid_ha_broker.amqp.nodes.sole_connection import (
+    SoleConnection,
+    closes_existing,
+    may_be_gone,
+    newer_takes_its_place,
+    second_refused,
+)
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
 
-ENFORCEMENT_POLICY: Final = "sole-connection-enforcement-policy"
-"""Property of a client's open: which of two is to go."""
 DETECTION_POLICY: Final = "sole-connection-detection-policy"
 """Property of our open, where the capability is offered: which other connections are found."""
 WEAK: Final = proton.uint(1)
 """Those alone that have asked to be the only one, too."""
-_CLOSE_EXISTING: Final = 1
-_SILENCES: Final = 3
-"""In our idle time-out, of who may be gone."""
-
-
-class SoleConnection(Protocol):
-    """What is needed of a connection."""
-
-    engine: Engine
-
-    def end(self, error: AmqpError) -> None:
-        """Close it."""
 
 
 class SoleConnections:
@@ -50,17 +44,10 @@ class SoleConnections:
         older = self._open.get(names.client)
         if older is None:
             return None
-        given = properties if isinstance(properties, dict) else {}
-        if _may_be_gone(older, now_ms) or given.get(ENFORCEMENT_POLICY) == _CLOSE_EXISTING:
-            text = "a newer connection with the same container id takes the place of this one"
-            older.end(AmqpError(RESOURCE_LOCKED, text, {"sole-connection-enforcement": True}))
+        if may_be_gone(older, now_ms) or closes_existing(properties):
+            older.end(newer_takes_its_place())
             return None
-        return AmqpError(
-            INVALID_FIELD,
-            f"the container id {names.container:.80} is in use by another connection of this user: close that one, or"
-            " use another id",
-            {"invalid-field": proton.symbol("container-id")},
-        )
+        return second_refused(names.container)
 
     def opened(self, names: ClientNames, connection: SoleConnection) -> None:
         """`connection` is open, and the only one."""
@@ -70,11 +57,3 @@ class SoleConnections:
         """It is not open any more, if it ever was."""
         if self._open.get(names.client) is connection:
             del self._open[names.client]
-
-
-def _may_be_gone(connection: SoleConnection, now_ms: int) -> bool:
-    """Whether nothing was heard of its client for so long that it may have gone, and come back. Who sends heartbeats
-    does so within a quarter of our idle time-out."""
-    engine = connection.engine
-    idle_ms = (engine.transport.idle_timeout or 0) * 1000
-    return 0 < idle_ms < (now_ms - engine.input.heard_ms) * _SILENCES

@@ -12,6 +12,7 @@ from qpid_ha_broker.amqp.connections.nodes import Target
 from qpid_ha_broker.amqp.links.anonymous_relay import AnonymousRelay
 from qpid_ha_broker.amqp.links.coordinator import CoordinatorLink, answer_late
 from qpid_ha_broker.amqp.links.event_link import access_to_events, attach_reader, reads_events
+from qpid_ha_broker.amqp.links.hosted_reservation import HostedReservation
 from qpid_ha_broker.amqp.links.hosted_session import HostedSession
 from qpid_ha_broker.amqp.links.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.links.management_link import ManagementLink, ReplyLink
@@ -53,6 +54,7 @@ from qpid_ha_broker.amqp.wire.consumer_wishes import read_wishes
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR, RelayRequest, check_path, read_request
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE, read_asked
+from qpid_ha_broker.amqp.wire.reservation_request import RESERVATION_NODE, read_reservation
 from qpid_ha_broker.amqp.wire.session_request import CONFIRMED, REFUSED, check_link_name, producer_of
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import COMMITTED, DEFAULT_SET, CommitToken
@@ -76,8 +78,8 @@ def attach(connection: Connection, link: proton.Link) -> LinkEndpoint:
         endpoint.access = _access(connection, link, None)
         return endpoint
     session = connection.session
-    if session is not None and not session.is_granted:
-        raise AttachWaits(session.wait)
+    if (wait := connection.relay.open_wait(connection)) is not None:
+        raise AttachWaits(wait)
     relay = _read_relay(connection, link)
     own = _own_address(link, relay)
     access = _access(connection, link, relay)
@@ -179,8 +181,8 @@ def _attach_here(connection: Connection, link: proton.Link, relay: RelayRequest 
     link.target.copy(link.remote_target)
     link.snd_settle_mode = link.remote_snd_settle_mode
     link.rcv_settle_mode = link.remote_rcv_settle_mode
-    if relay is not None and link.is_receiver and link.remote_target.address == SESSION_NODE:
-        return _attach_session(connection, link, relay)
+    if relay is not None and link.is_receiver and link.remote_target.address in (SESSION_NODE, RESERVATION_NODE):
+        return _attach_kept(connection, link, relay)
     before = connection.container.default.resources.sets.log_ends
     if link.is_sender:
         sending = _attach_consumer(connection, link, relay)
@@ -260,12 +262,17 @@ def _answer_later(connection: Connection, endpoint: OutgoingLink | IncomingLink,
     late.answer_attach(WaitingAttach(link, wait, told, until_s))
 
 
-def _attach_session(connection: Connection, link: proton.Link, relay: RelayRequest) -> HostedSession:
-    """It is answered later where its session has to be committed."""
+def _attach_kept(connection: Connection, link: proton.Link, relay: RelayRequest) -> HostedSession | HostedReservation:
+    """What who leads `default` keeps for clients: it is answered later where a session has to be committed, or another
+    connection may have the container id."""
     if connection.container.default.read_only:
         raise ServedElsewhere(connection.container.directory, DEFAULT_SET)
-    asked = read_asked(engine.remote_properties_of(link))
-    handler = HostedSession(connection, link, relay, asked)
+    properties = engine.remote_properties_of(link)
+    handler: HostedSession | HostedReservation
+    if link.remote_target.address == SESSION_NODE:
+        handler = HostedSession(connection, link, relay, read_asked(properties))
+    else:
+        handler = HostedReservation(connection, link, relay, read_reservation(properties))
     connection.engine.attach_receiving(link, handler)
     return handler
 

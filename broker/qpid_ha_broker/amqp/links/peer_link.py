@@ -44,7 +44,7 @@ def peer_sender(connection: Connection, link: proton.Link) -> PeerSender:
 
 def _channel_of(connection: Connection) -> PeerChannel:
     container = connection.container
-    peers = container.shared_peers if connection.is_shared else container.peers
+    peers = container.peers.shared if connection.is_shared else container.peers.single
     if peers is None:
         raise AmqpError(NOT_FOUND, "this broker is in no cluster: set ha.cluster and ha.brokers-url")
     check_identity(connection, ADDRESS)

@@ -14,6 +14,7 @@ from qpid_ha_broker.amqp.wire.conditions import NOT_ALLOWED, NOT_FOUND, AmqpErro
 from qpid_ha_broker.amqp.wire.peer_frames import ADDRESS as PEERS
 from qpid_ha_broker.amqp.wire.relay import COORDINATOR
 from qpid_ha_broker.amqp.wire.relayed_session_request import SESSION_NODE
+from qpid_ha_broker.amqp.wire.reservation_request import RESERVATION_NODE
 
 OWN: Final = "$"
 
@@ -45,6 +46,7 @@ ADDRESSES: Final[Mapping[str, OwnAddress]] = {
     MANAGEMENT: OwnAddress(AskedOf.EACH_REQUEST, True, True, True),
     COORDINATOR: OwnAddress(AskedOf.RELAYING_BROKER, True, False, False),
     SESSION_NODE: OwnAddress(AskedOf.RELAYING_BROKER, True, False, False),
+    RESERVATION_NODE: OwnAddress(AskedOf.RELAYING_BROKER, True, False, False),
 }
 
 

@@ -23,12 +23,18 @@ from qpid_ha_broker.model.budget import Clock
 class Silence:
     """Of the other end of one connection. `clock` goes on while this process is stopped."""
 
-    __slots__ = ("_clock", "_heard_s", "limit_s")
+    __slots__ = ("_clock", "_heard_s", "_late_s", "limit_s")
 
     def __init__(self, clock: Clock, limit_s: float) -> None:
         self._clock = clock
         self._heard_s = clock()
+        self._late_s = 0.0
         self.limit_s = limit_s
+
+    @property
+    def unheard_s(self) -> float:
+        """For how long nothing was heard in time."""
+        return self._clock() - self._heard_s + self._late_s
 
     @property
     def is_too_long(self) -> bool:
@@ -39,4 +45,6 @@ class Silence:
         """Something came: whether that was in time."""
         now_s = self._clock()
         since_s, self._heard_s = now_s - self._heard_s, now_s
-        return since_s <= self.limit_s
+        is_in_time = since_s <= self.limit_s
+        self._late_s = 0.0 if is_in_time else since_s
+        return is_in_time

@@ -20,6 +20,7 @@ from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
     RELAY_MANAGEMENT_CAPABILITY,
+    RELAY_RESERVATIONS_CAPABILITY,
     RELAY_SESSIONS_CAPABILITY,
     RELAY_SETS_CAPABILITY,
 )
@@ -28,6 +29,7 @@ from qpid_ha_broker.amqp.wire.values import listed
 _WITHOUT: Final = {
     OWN_NODES_CAPABILITY: "which is relayed for nothing but queues, and publishers to exchanges: upgrade it",
     RELAY_MANAGEMENT_CAPABILITY: "which takes no requests to $management for one set: upgrade it",
+    RELAY_RESERVATIONS_CAPABILITY: "which reserves no container ids: upgrade it",
 }
 """What a broker without that capability does not do."""
 

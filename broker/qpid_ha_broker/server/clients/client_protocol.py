@@ -266,7 +266,10 @@ class ClientProtocol(asyncio.Protocol):
         self._deadline = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def _check_handshake(self, timeout_s: float) -> None:
-        if self.connection is None or not self.connection.is_open:
+        connection = self.connection
+        if connection is not None and connection.relay.open_wait(connection) is not None:
+            return  # it has opened, and the answer has a limit of its own
+        if connection is None or not connection.is_open:
             self._broker.notices.refusals.warning("%s dropped: no AMQP open within %g s", self.peer, timeout_s)
             self.abort()
 

@@ -12,6 +12,8 @@ REPLACE_HEARTBEATS = 2
 """Nobody replaces a primary that was silent for less."""
 HEARTBEATS = 3
 """A channel on which nothing came for so many heartbeat intervals is lost."""
+HOLD_SILENCES: Final = 4
+"""In the time for which a container id is held without a primary."""
 RELAY_SILENCE_LEAST_S: Final = 1.0
 """Brokers look four times a second whether they have to say that they are there."""
 
@@ -48,6 +50,12 @@ def member_settings(settings: BrokerSettings, instance: str, own_address: str = 
 def _replace_s(settings: BrokerSettings) -> float:
     """Others need at least so long to replace a primary of which they hear nothing."""
     return min(REPLACE_HEARTBEATS * settings.ha.link_heartbeat_interval_s, settings.replicas.failure_timeout_s)
+
+
+def reservation_hold_ms(settings: BrokerSettings) -> int:
+    """So long a connection that alone has its container id goes on without a sign of who leads `default`. In it a
+    primary is missed, replaced, and found: see `amqp.nodes.reservations`."""
+    return int(HOLD_SILENCES * relay_silence_s(settings) * 1000)
 
 
 def relay_silence_s(settings: BrokerSettings) -> float:

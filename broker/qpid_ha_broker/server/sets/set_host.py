@@ -130,7 +130,7 @@ class SetHost:
         """Take part. The broker listens already. Raises OSError."""
         if self._fleet is not None:
             self.stored = [name for name in self._fleet.names() if name != DEFAULT_SET]
-        self._broker.container.shared_peers = self.shared
+        self._broker.container.peers.shared = self.shared
         self._ticked_s = time.monotonic()
         self._tasks.start(self._tick_forever())
 
