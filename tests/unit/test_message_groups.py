@@ -434,14 +434,14 @@ def test_nobody_looks_at_messages_of_others_again(monkeypatch: pytest.MonkeyPatc
     core.publish(queue, *(each for n in range(count) for each in of(f"g{n % 100}", f"{n}")))
     reader = queue.dispatcher.groups
     assert reader is not None
-    read = reader._read
+    read = reader.read
 
     def counted(payload: bytes) -> object:
         nonlocal looked
         looked += 1
         return read(payload)
 
-    monkeypatch.setattr(reader, "_read", counted)
+    monkeypatch.setattr(reader, "read", counted)
     delivered = 0
     while delivered < count:
         for consumer in consumers:

@@ -404,7 +404,8 @@ class Dispatcher:
                 if is_accepted and not is_covered:
                     self.awaits_mark = entry.id
                     break
-                position.skip()
+                if groups is None or not is_accepted:
+                    position.skip()
                 if is_accepted:
                     if not browsing:
                         entry.holder = consumer
