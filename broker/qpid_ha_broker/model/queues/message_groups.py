@@ -30,9 +30,10 @@ One that is to be delivered again later has had its turn, and its group waits fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush, nsmallest
-from typing import ClassVar, Final, NamedTuple
+from itertools import islice
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from qpid_ha_broker.model.message_reader import GroupProperty
 from qpid_ha_broker.model.queues.orders import OrderCursor
@@ -40,12 +41,15 @@ from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
 from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, WAITING, Entry, Holder
 
+Taker = TypeVar("Taker", bound=Holder)
 GroupReader = Callable[[bytes], GroupProperty | None]
 """The group of a message, by its body; None: it has none."""
 ASIDE_MOST: Final = 100_000
 """Messages that are put aside, of all groups of a queue: beyond that nobody looks further until some have gone."""
 IDLE_MOST: Final = 100_000
 """Groups of a queue that are remembered though nothing of them is there."""
+IDLE_PARTS: Final = 100
+"""They are forgotten in so many parts."""
 LOOKED_LENGTH: Final = 1000
 """Messages of others that one consumer passes at a time, however quick that is."""
 _new_tuple = tuple.__new__
@@ -217,7 +221,21 @@ class MessageGroups:
         """Whether somebody may look further."""
         return len(self.aside.by_rank) < ASIDE_MOST
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing is there for whoever comes: each finds at most what is put aside for it."""
+        return not self.aside.free and (self.is_full or self.intake.peek() is None)
+
     # --- consumers
+
+    def finders(self, takers: Iterable[Taker]) -> set[Taker]:
+        """Those of `takers` that may find something where it is exhausted: also who takes nothing, or looks itself."""
+        positions = self._positions
+        return {
+            taker
+            for taker in takers
+            if (position := positions.get(taker)) is None or position.ready or position.is_choosy
+        }
 
     def count_of(self, taker: Holder) -> int:
         """How many groups it owns; 0 for who only looks."""
@@ -484,7 +502,9 @@ class MessageGroups:
         """It is owned, and nothing of it is there."""
         self._idle[group] = None
         if len(self._idle) > IDLE_MOST:
-            self._disown(next(iter(self._idle)))
+            # Some at a time: what is gone of a dictionary is stepped over by whoever looks for its first.
+            for oldest in list(islice(self._idle, max(IDLE_MOST // IDLE_PARTS, 1))):
+                self._disown(oldest)
 
     # --- for tests
 
