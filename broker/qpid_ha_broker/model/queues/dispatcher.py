@@ -431,10 +431,15 @@ class Dispatcher:
             for consumer in ready:
                 if finders is not None and consumer not in finders:
                     continue
-                entries = self._serve(consumer, 1, now_ms, expired, budget)
+                count = 1
+                if groups is not None and (own := len(groups.own_of(consumer))) > 1:
+                    count = min(own, limit - len(given.get(consumer, ())))  # nobody else can have them
+                entries = self._serve(consumer, count, now_ms, expired, budget)
                 if entries:
-                    given.setdefault(consumer, []).extend(entries)
-                    still_ready.append(consumer)
+                    got = given.setdefault(consumer, [])
+                    got += entries
+                    if len(got) < limit:
+                        still_ready.append(consumer)
                 elif finders is None:
                     finders = self._finders(consumer, ready)
                 if budget.is_spent:

@@ -30,7 +30,7 @@ One that is to be delivered again later has had its turn, and its group waits fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from typing import ClassVar, Final, NamedTuple, TypeVar
@@ -144,8 +144,8 @@ class _PutAside:
             elif not group.held:
                 heappush(self.free, waiting[0])
 
-    def first_of(self, heap: list[int], owner: _GroupPosition | None) -> int | None:
-        """The first of `heap` that counts still; what comes before it is dropped."""
+    def first_of(self, heap: list[int], owner: _GroupPosition | None) -> _Looked | None:
+        """The first of `heap` that counts still: what comes before it is dropped. None: the heap is empty now."""
         by_rank = self.by_rank
         while heap:
             rank = heap[0]
@@ -153,7 +153,7 @@ class _PutAside:
             if looked_at is not None and looked_at.entry.holder is None and looked_at.entry.block is not None:
                 group = looked_at.group
                 if group is None or (group.owner is owner and group.waiting[0] == rank and (owner or not group.held)):
-                    return rank
+                    return looked_at
             heappop(heap)
         return None
 
@@ -227,6 +227,11 @@ class MessageGroups:
         return not self.aside.free and (self.is_full or self.intake.peek() is None)
 
     # --- consumers
+
+    def own_of(self, taker: Holder) -> Sized:
+        """What is put aside for it alone, about: of each of its groups the first."""
+        position = self._positions.get(taker)
+        return () if position is None else position.ready
 
     def finders(self, takers: Iterable[Taker]) -> set[Taker]:
         """Those of `takers` that may find something where it is exhausted: also who takes nothing, or looks itself."""
@@ -554,16 +559,20 @@ class _GroupPosition(OrderCursor):
         groups = self._groups
         aside, intake, is_leveled = groups.aside, groups.intake, groups.is_leveled
         by_rank = aside.by_rank
-        first = aside.first_of(self.ready, self) if self.ready else None
-        if aside.free and (free := aside.first_of(aside.free, None)) is not None and (first is None or free < first):
-            first = free
+        ready, free = self.ready, aside.free
+        first = aside.first_of(ready, self) if ready else None
+        first_rank = ready[0] if first is not None else None
+        if free and (of_all := aside.first_of(free, None)) is not None and (first_rank is None or free[0] < first_rank):
+            first, first_rank = of_all, free[0]
         if first is not None and not is_leveled:
-            return self._give_aside(first)
+            self.rank = first_rank
+            entry, self.group, self.is_last = first
+            return entry
         self.rank, self.group, self.is_last = None, None, False
         passed = 0
         while (entry := intake.peek()) is not None:
             rank = aside.rank(entry) if is_leveled else entry.id
-            if first is not None and first < rank:
+            if first_rank is not None and first_rank < rank:
                 break
             body, holder = entry.body, entry.holder
             if rank in by_rank or (holder is not None and (entry in groups.out or holder in _NOBODY_YET)):
@@ -589,11 +598,10 @@ class _GroupPosition(OrderCursor):
             if passed >= LOOKED_LENGTH:
                 groups.is_interrupted = True
                 break
-        return None if first is None else self._give_aside(first)
-
-    def _give_aside(self, rank: int) -> Entry:
-        entry, self.group, self.is_last = self._groups.aside.by_rank[rank]
-        self.rank = rank
+        if first is None:
+            return None
+        self.rank = first_rank
+        entry, self.group, self.is_last = first
         return entry
 
     def skip(self) -> None:
