@@ -46,7 +46,9 @@ WITHOUT_GROUP: Final = frozenset(
 )
 """How a section begins, behind two bytes, that comes behind the header of a message with neither annotations nor a
 group."""
-_TEN_TIMES: Final = range(_GROUP_FIELD)
+_TEN_TIMES, _NINE_TIMES, _NO_TIMES = range(_GROUP_FIELD), range(_GROUP_FIELD - 1), range(0)
+_NINE_NULLS: Final = b"@" * (_GROUP_FIELD - 1)
+"""What stands between a message's id and its group where there is nothing else."""
 _SHORT_HEADER: Final = b"\x00Sp\xc0"
 _EMPTY_HEADER: Final = b"\x00SpE"
 _SHORT_PROPERTIES: Final = b"\x00Ss\xc0"
@@ -72,8 +74,15 @@ def group_of(payload: bytes) -> GroupProperty | None:
             at = _fields_at(payload, at)
             if at < 0:
                 return None
+        fields = _TEN_TIMES
+        if payload[at] == _TEXT8:
+            at += 2 + payload[at + 1]
+            fields = _NINE_TIMES
+            if payload[at : at + _GROUP_FIELD - 1] == _NINE_NULLS:
+                at += _GROUP_FIELD - 1
+                fields = _NO_TIMES
         steps = _STEPS
-        for _ in _TEN_TIMES:
+        for _ in fields:
             step = steps[payload[at]]
             if step > 0:
                 at += step

@@ -432,8 +432,9 @@ class Dispatcher:
                 if finders is not None and consumer not in finders:
                     continue
                 count = 1
-                if groups is not None and (own := len(groups.own_of(consumer))) > 1:
-                    count = min(own, limit - len(given.get(consumer, ())))  # nobody else can have them
+                if groups is not None and (own := groups.own.get(consumer)):
+                    # Of each of its groups one, at least, that nobody else can have.
+                    count = min(len(own), limit - len(given.get(consumer, ())))
                 entries = self._serve(consumer, count, now_ms, expired, budget)
                 if entries:
                     got = given.setdefault(consumer, [])

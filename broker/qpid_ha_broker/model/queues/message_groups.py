@@ -30,7 +30,7 @@ One that is to be delivered again later has had its turn, and its group waits fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from typing import ClassVar, Final, NamedTuple, TypeVar
@@ -111,10 +111,11 @@ class _PutAside:
                 return
         else:
             group.waiting = [rank]
-        if owner is not None:
-            owner.offer(rank)
-        elif not group.held:
-            heappush(self.free, rank)
+        if owner is None:
+            if not group.held:
+                heappush(self.free, rank)
+        elif not owner.is_choosy:
+            heappush(owner.ready, rank)
 
     def offer_again(self, rank: int) -> None:
         """It is here, and was somebody's meanwhile."""
@@ -190,6 +191,7 @@ class MessageGroups:
         "is_interrupted",
         "is_leveled",
         "out",
+        "own",
         "read",
     )
 
@@ -201,6 +203,8 @@ class MessageGroups:
         """Those that somebody owns, or of which something is here."""
         self._positions: dict[Holder, _GroupPosition] = {}
         """Of all consumers."""
+        self.own: dict[Holder, list[int]] = {}
+        """By consumer: the `ready` of its position."""
         self._choosy: list[_ChoosyPosition] = []
         """Those of them that take only some messages."""
         self.aside = _PutAside(messages, by_priority=by_priority)
@@ -227,11 +231,6 @@ class MessageGroups:
         return not self.aside.free and (self.is_full or self.intake.peek() is None)
 
     # --- consumers
-
-    def own_of(self, taker: Holder) -> Sized:
-        """What is put aside for it alone, about: of each of its groups the first."""
-        position = self._positions.get(taker)
-        return () if position is None else position.ready
 
     def finders(self, takers: Iterable[Taker]) -> set[Taker]:
         """Those of `takers` that may find something where it is exhausted: also who takes nothing, or looks itself."""
@@ -267,12 +266,13 @@ class MessageGroups:
         if choosy:
             position = choosing = _ChoosyPosition(self, self._messages)
             self._choosy.append(choosing)
-        self._positions[taker] = position
+        self._positions[taker], self.own[taker] = position, position.ready
         return position
 
     def leave(self, taker: Holder) -> bool:
         """Its groups are for others, each as soon as nobody has anything of it. Returns whether somebody is left."""
         position = self._positions.pop(taker)
+        del self.own[taker]
         self._close(position)
         for group in list(position.groups):
             self._disown(group)
@@ -350,15 +350,18 @@ class MessageGroups:
 
     def gone(self, entry: Entry) -> None:
         """As `MessageWatch`."""
-        if entry in self.out:
-            self._answered(entry)
+        group = self.out.pop(entry, None)
+        if group is not None:
+            self._answered(group)
         by_rank = self.aside.by_rank
         if by_rank and (rank := self.aside.rank(entry) if self.is_leveled else entry.id) in by_rank:
             self.forget_aside(rank)
 
     def rewind(self, entry: Entry) -> None:
         """As `SeesReturned`: put it aside, unless it lies ahead."""
-        self._answered(entry)
+        group = self.out.pop(entry, None)
+        if group is not None:
+            self._answered(group)
         rank = self.aside.rank(entry)
         if rank in self.aside.by_rank:
             self.aside.offer_again(rank)
@@ -452,11 +455,8 @@ class MessageGroups:
         elif group.owner is not position and group.owner is not None:
             self._disown(group)
 
-    def _answered(self, entry: Entry) -> None:
-        """Nobody has it any more."""
-        group = self.out.pop(entry, None)
-        if group is None:
-            return
+    def _answered(self, group: _Group) -> None:
+        """Nobody has a message of it any more that was in `out`."""
         group.held -= 1
         if group.held:
             return
