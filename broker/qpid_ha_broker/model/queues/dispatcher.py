@@ -138,8 +138,11 @@ class AskingOrder:
         count = self._at_a_time
         if not count or len(ready) <= count:
             return [ready]
-        places = {consumer: place for place, consumer in enumerate(self._passed_over)}
-        ready.sort(key=lambda consumer: places.get(consumer, len(places)))
+        passed_over, present = self._passed_over, set(ready)
+        ready = [
+            *(consumer for consumer in passed_over if consumer in present),
+            *(consumer for consumer in ready if consumer not in passed_over),
+        ]
         return [ready[at : at + count] for at in range(0, len(ready), count)]
 
     def asked_all(self) -> None:

@@ -566,8 +566,8 @@ class _GroupPosition(OrderCursor):
             first, first_rank = of_all, free[0]
         if first is not None and not is_leveled:
             self.rank = first_rank
-            entry, self.group, self.is_last = first
-            return entry
+            first_entry, self.group, self.is_last = first
+            return first_entry
         self.rank, self.group, self.is_last = None, None, False
         passed = 0
         while (entry := intake.peek()) is not None:
@@ -601,8 +601,8 @@ class _GroupPosition(OrderCursor):
         if first is None:
             return None
         self.rank = first_rank
-        entry, self.group, self.is_last = first
-        return entry
+        first_entry, self.group, self.is_last = first
+        return first_entry
 
     def skip(self) -> None:
         if self.rank is None:
