@@ -1,6 +1,6 @@
 """How many functions are called for each message that is handed out and accepted: counted, so that no machine matters.
 
-Each is some 50 to 100 ns of the few microseconds that a message costs a queue. Whoever makes it fewer lowers the figure.
+Each is 50 to 100 ns of the few microseconds that a message costs a queue. Whoever makes it fewer lowers the figure.
 """
 
 from __future__ import annotations
