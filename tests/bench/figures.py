@@ -77,6 +77,7 @@ TARGETS: Mapping[str, Target] = {
     "promote_many_queues": Target(1.5, at_least=False),
     **{f"group_enqueue_share_{size}": Target(60, at_least=True) for size in (100, 1024)},
     **{f"group_confirmation_{word}_ratio": Target(1.5, at_least=False) for word in ("p50", "p99")},
+    "message_groups_share_groups": Target(60, at_least=True),
     "group_three_of_at_its_primary": Target(80, at_least=True),
     "group_three_of_through_proxies": Target(150, at_least=True),
     "group_shared_rate": Target(50, at_least=True),

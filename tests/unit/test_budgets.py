@@ -14,8 +14,9 @@ from paired_engines import PairedBroker, PairedClient
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.hosted_set import HANDOUT_LIMIT
 from qpid_ha_broker.amqp.wire.engine import EVENTS_LENGTH
+from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.budget import Budget
-from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.dispatcher import EACH, Consumer
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.resources import RELEASED_LENGTH
@@ -49,6 +50,45 @@ def test_a_selector_looks_at_as_many_messages_as_there_is_time_for_and_goes_on_w
     assert asked == [str(number) for number in range(100)], "each is asked about once"
     assert turns >= 9
     assert [bodies(handout.entries) for handout in handouts] == [["99"]]
+    core.check()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"message_groups": True}, {"priorities": 4}])
+def test_where_there_is_no_time_for_all_some_consumers_are_given_many_and_then_the_others(
+    arguments: dict[str, Scalar],
+) -> None:
+    """A write for a few messages costs as much as one for many."""
+    core = Core()
+    queue = core.queue("q", **arguments)
+    core.publish(queue, *(message(str(n), group=f"g{n}") for n in range(4000)))
+    consumers = [core.consumer(queue) for _ in range(100)]
+    for consumer in consumers:
+        core.give_credit(queue, consumer)
+    turns = [core.resources.hand_out(core.now_ms, 100, budget_of(10 * EACH)) for _ in range(11)]
+    asked = [{handout.consumer for handout in turn} for turn in turns]
+    assert len(asked[0]) == 100, "before it is known that there is no time"
+    assert all(len(takers) <= 11 for takers in asked[1:])
+    assert all(len(turn) * EACH // 2 < sum(len(handout.entries) for handout in turn) for turn in turns[1:])
+    assert set[Consumer]().union(*asked[1:]) == set(consumers), "nobody is asked again before all others were"
+    core.check()
+
+
+def test_all_are_asked_in_turn_again_once_there_is_time_for_all() -> None:
+    core = Core()
+    queue = core.queue("q")
+    consumers = [core.consumer(queue) for _ in range(50)]
+    for consumer in consumers:
+        core.give_credit(queue, consumer, 20)
+    core.publish(queue, *(str(n) for n in range(900)))
+    core.resources.hand_out(core.now_ms, 100, budget_of(100))
+    while core.resources.has_work:
+        core.resources.hand_out(core.now_ms, 100)
+    for consumer in consumers:
+        core.give_credit(queue, consumer, 20)
+    core.publish(queue, *(str(n) for n in range(50)))
+    handouts = core.resources.hand_out(core.now_ms, 100)
+    assert {len(handout.entries) for handout in handouts} == {1}
+    assert len(handouts) == 50
     core.check()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterable
 from random import Random
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -11,8 +15,8 @@ from model_support import Core, bodies, message, transaction_of, wants
 from qpid_ha_broker.events.types import Acquired, QueueUpdated, Scalar
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.queues import message_groups
-from qpid_ha_broker.model.queues.dispatcher import Consumer
-from qpid_ha_broker.model.queues.message_groups import LOOKED_LENGTH
+from qpid_ha_broker.model.queues.dispatcher import Consumer, Dispatcher
+from qpid_ha_broker.model.queues.message_groups import IDLE_PARTS, LOOKED_LENGTH
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.sets.resources import release_unseen
@@ -400,6 +404,17 @@ def test_a_selector_finds_what_it_had_passed_when_that_becomes_free() -> None:
     assert taken(core, [choosy]) == [["a1!", "a2!"]]
 
 
+def test_what_is_due_later_holds_up_nobody_who_takes_only_some() -> None:
+    core = Core()
+    queue = core.queue("q")
+    choosy = core.consumer(queue, accepts=wants("!"))
+    core.publish(queue, message("later!", group="a", delay_ms=1000), message("now!", group="a"))
+    core.give_credit(queue, choosy)
+    assert taken(core, [choosy]) == [["now!"]]
+    core.tick(after_ms=1000)
+    assert taken(core, [choosy]) == [["later!"]]
+
+
 def test_what_was_never_sent_is_its_owners_still() -> None:
     core = Core()
     queue = core.queue("q")
@@ -434,14 +449,14 @@ def test_nobody_looks_at_messages_of_others_again(monkeypatch: pytest.MonkeyPatc
     core.publish(queue, *(each for n in range(count) for each in of(f"g{n % 100}", f"{n}")))
     reader = queue.dispatcher.groups
     assert reader is not None
-    read = reader._read
+    read = reader.read
 
     def counted(payload: bytes) -> object:
         nonlocal looked
         looked += 1
         return read(payload)
 
-    monkeypatch.setattr(reader, "_read", counted)
+    monkeypatch.setattr(reader, "read", counted)
     delivered = 0
     while delivered < count:
         for consumer in consumers:
@@ -492,6 +507,102 @@ def test_a_group_of_which_nothing_was_there_for_long_is_forgotten(monkeypatch: p
     core.publish(queue, *of("g0", "old"), *of("g3", "new"))
     assert bodies(core.take(queue, other)) == ["old"]
     assert bodies(core.take(queue, owner)) == ["new"]
+
+
+def test_groups_are_forgotten_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks for the first of a dictionary steps over all that has gone from it since it was made."""
+    monkeypatch.setattr(message_groups, "IDLE_MOST", 1000)
+    core = Core()
+    queue = core.queue("q")
+    consumer = core.consumer(queue)
+    counts = []
+    for n in range(1001):
+        core.publish(queue, *of(f"g{n}", f"{n}"))
+        core.resources.accept(queue, core.take(queue, consumer))
+        counts.append(queue.dispatcher.groups.count_of(consumer) if queue.dispatcher.groups else 0)
+    assert counts[-2:] == [1000, 1001 - 1000 // IDLE_PARTS]
+
+
+@pytest.mark.parametrize("most", [100, 1_000_000])
+def test_a_wake_looks_at_nothing_of_a_long_group_whose_consumer_has_no_credit(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """However long it is, whether all of it is put aside or not, and however many others have credit."""
+    monkeypatch.setattr(message_groups, "ASIDE_MOST", most)
+    steps = {wake_beside_a_long_group(messages, idle) for messages, idle in [(300, 9), (3000, 9), (3000, 99)]}
+    assert len(steps) == 1, steps
+    asked, reads, looks = steps.pop()
+    assert asked <= 2
+    assert reads <= 2
+    assert looks <= 5
+
+
+def wake_beside_a_long_group(messages: int, idle: int) -> tuple[int, int, int]:
+    """How often a consumer is asked, a group read, and a message looked at, when one more message comes."""
+    core = Core()
+    queue = core.queue("q")
+    owner = core.consumer(queue)
+    core.publish(queue, *of("a", "a0"))
+    assert bodies(core.take(queue, owner, 1)) == ["a0"]
+    core.publish(queue, *(each for n in range(messages) for each in of("a", f"a{n + 1}")))
+    for _ in range(idle):
+        core.give_credit(queue, core.consumer(queue))
+    core.hand_out()
+    calls = Counter[str]()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls[frame.f_code.co_qualname] += 1
+
+    core.publish(queue, *of("a", "another"))
+    sys.setprofile(count)
+    try:
+        core.hand_out()
+    finally:
+        sys.setprofile(None)
+    assert not core.resources.has_work
+    return calls["Dispatcher._serve"], calls["TextReader.group"], calls["HistoryCursor.peek"]
+
+
+def test_one_message_of_a_group_for_a_thousand_consumers_is_looked_for_by_two_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core, asked = Core(), 0
+    queue = core.queue("q")
+    consumers = [core.consumer(queue) for _ in range(1000)]
+    for consumer in consumers:
+        core.give_credit(queue, consumer)
+    serve = Dispatcher._serve
+
+    def counted(dispatcher: Dispatcher, *arguments: Any) -> list[Entry]:
+        nonlocal asked
+        asked += 1
+        return serve(dispatcher, *arguments)
+
+    monkeypatch.setattr(Dispatcher, "_serve", counted)
+    core.publish(queue, *of("a", "a0"))
+    core.hand_out()
+    assert (asked, queue.messages.acquired) == (2, 1)
+    core.publish(queue, *of("a", "a1"))
+    core.hand_out()
+    owner = next(consumer for consumer in consumers if core.inbox(consumer))
+    assert (asked <= 6, queue.messages.acquired, owner.credit) == (True, 2, 998)
+
+
+def test_one_who_joins_looks_at_nothing_that_others_have() -> None:
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, *(each for n in range(50) for each in of(f"g{n}", f"{n}")))
+    core.take(queue, core.consumer(queue))
+    groups = queue.dispatcher.groups
+    assert groups is not None
+    groups.out = _NotWalked(groups.out)
+    assert core.take(queue, core.consumer(queue)) == []
+
+
+class _NotWalked(dict[Entry, Any]):
+    def items(self) -> Any:
+        raise AssertionError("it may be a million")
 
 
 def test_groups_cost_nothing_where_nobody_takes() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from model_support import Core, bodies, message, transaction_of, wants
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.queues.orders import ByPriority
+from qpid_ha_broker.model.queues.sequence import Cursor, Entry
 
 # Levels, then the level of each AMQP priority 0 to 9, from the table of the specification, section 3.2.1.
 AMQP_LEVELS = {
@@ -70,6 +71,22 @@ def test_a_released_message_returns_to_its_place_in_its_priority() -> None:
     for entry in (c, a, b):
         core.resources.release(queue, [entry], failed=False)
     assert bodies(core.take(queue, consumer)) == ["b", "c", "a"]
+
+
+def test_levels_without_messages_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, looks = Core(), 0
+    queue = core.queue("q", priorities=10)
+    core.publish(queue, *(message(str(n), priority=0) for n in range(50)))
+    peek = Cursor.peek
+
+    def counted(cursor: Cursor) -> Entry | None:
+        nonlocal looks
+        looks += 1
+        return peek(cursor)
+
+    monkeypatch.setattr(Cursor, "peek", counted)
+    assert len(core.take(queue, core.consumer(queue), 50)) == 50
+    assert looks == 50
 
 
 def test_with_a_share_lower_priorities_get_their_turn() -> None:

@@ -77,6 +77,21 @@ def test_one_message_for_ten_thousand_consumers_is_looked_for_by_two_of_them(mon
     assert (asked["consumers"], queue.messages.acquired) == (2, 1)
 
 
+@pytest.mark.parametrize("count", [3, 4])
+def test_who_reads_what_others_hold_reads_all_of_it_beside_one_who_waits_for_more(count: int) -> None:
+    core = Core()
+    queue = core.queue("q")
+    taker = core.consumer(queue)
+    core.publish(queue, *"abcd"[:count])
+    core.give_credit(queue, taker)
+    core.hand_out()
+    reader = core.consumer(queue, browsing=True, after=0)
+    core.give_credit(queue, reader)
+    core.commit()
+    core.hand_out()
+    assert bodies(core.inbox(reader)) == list("abcd"[:count])
+
+
 def test_credit_is_never_exceeded_and_what_is_left_goes_to_others() -> None:
     core = Core()
     queue = core.queue("q")

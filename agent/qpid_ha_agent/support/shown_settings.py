@@ -20,8 +20,8 @@ _SHOWN: Final = """
     deduplication.producers sessions.max-timeout sessions.max
     admin.listen admin.amqp admin.amqp-origins metrics.queues metrics.max-queues
     ha.cluster ha.brokers-url ha.public-url ha.replicate replication-rules ha.backup-timeout ha.min-in-sync
-    ha.confirm-dequeue ha.clients ha.mechanism ha.queue-replication ha.store-error ha.dirty-store ha.auto-recover
-    ha.frame-stream
+    ha.confirm-dequeue ha.clients ha.sole-connections ha.mechanism ha.queue-replication ha.store-error ha.dirty-store
+    ha.auto-recover ha.frame-stream
     ha.tail-size ha.proxy-idle resource-sets resource-sets.spread remote-check-interval
     ha.coordinator ha.coordinator-tls ha.coordinator-ca ha.coordinator-certificate ha.coordinator-timeout
     ha.coordinator-loss ha.failback ha.priority ha.failback-delay ha.virtual-ip ha.hook-timeout

@@ -46,8 +46,12 @@ WITHOUT_GROUP: Final = frozenset(
 )
 """How a section begins, behind two bytes, that comes behind the header of a message with neither annotations nor a
 group."""
-_TEN_TIMES: Final = range(_GROUP_FIELD)
+_TEN_TIMES, _NINE_TIMES, _NO_TIMES = range(_GROUP_FIELD), range(_GROUP_FIELD - 1), range(0)
+_NINE_NULLS: Final = b"@" * (_GROUP_FIELD - 1)
+"""What stands between a message's id and its group where there is nothing else."""
 _SHORT_HEADER: Final = b"\x00Sp\xc0"
+_EMPTY_HEADER: Final = b"\x00SpE"
+_SHORT_PROPERTIES: Final = b"\x00Ss\xc0"
 _STEPS: Final = tuple(map(_step_of, range(256)))
 
 
@@ -58,18 +62,48 @@ def has_group(payload: bytes) -> bool:
 
 def group_of(payload: bytes) -> GroupProperty | None:
     """None: it is of no group; so is one whose properties cannot be read, or whose group-id is no text, or empty."""
+    # Without a call where it is written as most clients do: all messages of a queue with groups come here.
     try:
-        at = _fields_at(payload)
-        return None if at < 0 else _read(payload, at)
+        head = payload[:4]
+        at = 5 + payload[4] if head == _SHORT_HEADER else 4 if head == _EMPTY_HEADER else 0
+        if payload[at : at + 4] == _SHORT_PROPERTIES:
+            if payload[at + 5] <= _GROUP_FIELD:
+                return None
+            at += 6
+        else:
+            at = _fields_at(payload, at)
+            if at < 0:
+                return None
+        fields = _TEN_TIMES
+        if payload[at] == _TEXT8:
+            at += 2 + payload[at + 1]
+            fields = _NINE_TIMES
+            if payload[at : at + _GROUP_FIELD - 1] == _NINE_NULLS:
+                at += _GROUP_FIELD - 1
+                fields = _NO_TIMES
+        steps = _STEPS
+        for _ in fields:
+            step = steps[payload[at]]
+            if step > 0:
+                at += step
+            elif step == _SHORT:
+                at += 2 + payload[at + 1]
+            else:
+                at = _end_of(payload, at)
+        size = payload[at + 1] if payload[at] == _TEXT8 else 0
+        at += 2
+        stop = at + size
+        if 0 < size <= ID_BYTES and stop <= len(payload):
+            # In a list that ends with the group's id the next byte is that of a section, or nothing.
+            return _new_tuple(GroupProperty, (payload[at:stop], payload[stop : stop + 5] == _LAST_SEQUENCE))
+        return _long_group(payload, at - 2)
     except (DecodeError, IndexError):
         return None
 
 
-def _fields_at(payload: bytes) -> int:
-    """Where the field of the group's id begins; -1: there is none. Raises IndexError, DecodeError."""
-    at = 0
-    if payload[:4] == _SHORT_HEADER:
-        at = 5 + payload[4]
+def _fields_at(payload: bytes, at: int) -> int:
+    """Where the fields of the properties begin, which are not before the section at `at`; -1: none of them is a group's
+    id. Raises IndexError, DecodeError."""
     while payload[at : at + 2] == b"\x00S":
         code = payload[at + 2]
         if code == PROPERTIES:
@@ -89,18 +123,7 @@ def _fields_at(payload: bytes) -> int:
         count, at = _word(payload, at + 5), at + 9
     else:
         return -1
-    if count <= _GROUP_FIELD:
-        return -1
-    steps = _STEPS
-    for _ in _TEN_TIMES:
-        step = steps[payload[at]]
-        if step > 0:
-            at += step
-        elif step == _SHORT:
-            at += 2 + payload[at + 1]
-        else:
-            at = _end_of(payload, at)
-    return at
+    return at if count > _GROUP_FIELD else -1
 
 
 def _end_of(payload: bytes, at: int) -> int:
@@ -115,8 +138,8 @@ def _end_of(payload: bytes, at: int) -> int:
     raise IndexError
 
 
-def _read(payload: bytes, at: int) -> GroupProperty | None:
-    """Raises IndexError."""
+def _long_group(payload: bytes, at: int) -> GroupProperty | None:
+    """Of any length. Raises IndexError."""
     code = payload[at]
     if code == _TEXT8:
         first, size = at + 2, payload[at + 1]
@@ -127,10 +150,9 @@ def _read(payload: bytes, at: int) -> GroupProperty | None:
     stop = first + size
     if not size or stop > len(payload):
         return None
-    # In a list that ends with the group's id the next byte is that of a section, or nothing.
     is_last = payload[stop : stop + 5] == _LAST_SEQUENCE
     if size <= ID_BYTES:
-        return _new_tuple(GroupProperty, (payload[first:stop], is_last))
+        return GroupProperty(payload[first:stop], is_last)
     digest = blake2b(payload[first:stop], digest_size=_HASH_BYTES).digest()
     return GroupProperty(payload[first : first + ID_BYTES] + digest, is_last)
 

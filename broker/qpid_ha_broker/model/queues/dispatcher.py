@@ -8,11 +8,22 @@
 | groups | all | the next that is of no group of others: see `message_groups` |
 
 What a consumer has declined it never finds again.
+
+How many are asked in turn, each for one message:
+
+| the last time | next |
+| --- | --- |
+| there was time for all that is there | all that have credit |
+| there was not | as many as EACH messages for each took that time, then as many again, as long as there is time |
+
+A message alone costs its consumer a write, as a hundred do. If a hundred consumers had a few each, again and again, the
+writes would cost more than the messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -29,6 +40,10 @@ from qpid_ha_broker.model.queues.sequence import EXPIRED, Entry, Holder
 
 PASSED_LENGTH: Final = 1000
 """Messages that a consumer may find expired or unwanted at a time, however quick that is."""
+EACH: Final = 32
+"""Messages for each consumer that is asked, where there is no time for all."""
+FEWEST: Final = 8
+"""So many consumers are asked in turn, however few messages there was time for: of groups each is to have its share."""
 
 DECLINED_MOST: Final = 1000
 """Messages of a queue that cannot be delivered to one consumer."""
@@ -101,6 +116,54 @@ class Returning(NamedTuple):
     entries: list[Entry]
 
 
+class AskingOrder:
+    """The promise: where there is no time for all, nobody is asked first again before all others were."""
+
+    __slots__ = ("_at_a_time", "_given", "_passed_over")
+
+    def __init__(self) -> None:
+        self._given = 1
+        """How many messages were given to one of several who could take them: behind that one the next goes on."""
+        self._at_a_time = 0
+        """How many are asked in turn; 0: all."""
+        self._passed_over: dict[Consumer, None] = {}
+        """Who had credit the last time, and there was no time; whoever has waited longest is the first."""
+
+    def parts(self, ready: list[Consumer]) -> list[list[Consumer]]:
+        """Those that have credit: who is in one part is asked in turn, and one part after the other."""
+        if not ready:
+            return []
+        first = self._given % len(ready)
+        ready = ready[first:] + ready[:first]
+        count = self._at_a_time
+        if not count or len(ready) <= count:
+            return [ready]
+        passed_over, present = self._passed_over, set(ready)
+        ready = [
+            *(consumer for consumer in passed_over if consumer in present),
+            *(consumer for consumer in ready if consumer not in passed_over),
+        ]
+        return [ready[at : at + count] for at in range(0, len(ready), count)]
+
+    def asked_all(self) -> None:
+        """There was time for all."""
+        self._at_a_time = 0
+        self._passed_over.clear()
+
+    def stopped(self, parts: list[list[Consumer]], at: int, count: int) -> None:
+        """Time was over in the part `at`, and `count` messages given."""
+        self._at_a_time = max(count // EACH, FEWEST)
+        self._passed_over = dict.fromkeys(chain.from_iterable(parts[max(at, 1) :]))
+
+    def gave(self, count: int) -> None:
+        """So many messages were given."""
+        self._given += count
+
+    def forget(self, consumer: Consumer) -> None:
+        """It is asked no more."""
+        self._passed_over.pop(consumer, None)
+
+
 _NO_LIMIT: Final = 1 << 64
 _entry_id = attrgetter("id")
 
@@ -116,11 +179,11 @@ class Dispatcher:
         "_head",
         "_limits",
         "_messages",
+        "_order",
         "_read_group",
         "_shown_lsn",
         "_standings",
         "_takes_committed",
-        "_turn",
         "awaits_answers",
         "awaits_bodies",
         "awaits_commit",
@@ -149,8 +212,7 @@ class Dispatcher:
         """What cannot be delivered to which consumer."""
         self._standings: dict[Consumer, ConsumerStanding] = {}
         """Of those that have one."""
-        self._turn = 1
-        """How many messages were given to one of several who could take them: behind that one the next goes on."""
+        self._order = AskingOrder()
         self._takes_committed = False
         """In this `hand_out`, those who take are given what is committed, as those who look are."""
         self._shown_lsn = 0
@@ -188,6 +250,7 @@ class Dispatcher:
         self._leave_position(consumer)
         self._declined.pop(consumer, None)
         self._standings.pop(consumer, None)
+        self._order.forget(consumer)
 
     def keep_groups(self, read: GroupReader | None) -> None:
         """Keep groups together from now on, as `read` tells them; None: do not."""
@@ -309,7 +372,7 @@ class Dispatcher:
         else:
             serve = self._serve_by_rank if self._standings else self._serve_in_turn
             given = serve(ready, limit, now_ms, expired, budget)
-            self._turn += sum(map(len, given.values()))
+            self._order.gave(sum(map(len, given.values())))
         if self.groups is not None:
             self._note_stopped(self.groups)
         return [(consumer, entries) for consumer, entries in given.items() if entries], expired
@@ -346,28 +409,64 @@ class Dispatcher:
         self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], budget: Budget
     ) -> dict[Consumer, list[Entry]]:
         given: dict[Consumer, list[Entry]] = {}
-        if ready:
-            first = self._turn % len(ready)
-            ready = ready[first:] + ready[:first]
-            if self.groups is not None:
-                ready.sort(key=self.groups.count_of)  # a new group stays with whom it comes to
+        parts = self._order.parts(ready)
+        for at, part in enumerate(parts):
+            self._serve_part(part, limit, now_ms, expired, budget, given)
+            if budget.is_spent:
+                self.interrupted = True
+                self._order.stopped(parts, at, sum(map(len, given.values())))
+                return given
+        self._order.asked_all()
+        return given
+
+    def _serve_part(
+        self,
+        ready: list[Consumer],
+        limit: int,
+        now_ms: int,
+        expired: list[Entry],
+        budget: Budget,
+        given: dict[Consumer, list[Entry]],
+    ) -> None:
+        groups = self.groups
+        finders: set[Consumer] | None = None
+        if groups is not None and groups.is_exhausted:
+            finders = groups.finders(ready)
+        elif groups is not None:
+            ready = sorted(ready, key=groups.count_of)  # a new group stays with whom it comes to
         for _ in range(limit):
             still_ready = []
             for consumer in ready:
-                entries = self._serve(consumer, 1, now_ms, expired, budget)
+                if finders is not None and consumer not in finders:
+                    continue
+                count = 1
+                if groups is not None and (own := groups.own.get(consumer)):
+                    # Of each of its groups one, at least, that nobody else can have.
+                    count = min(len(own), limit - len(given.get(consumer, ())))
+                entries = self._serve(consumer, count, now_ms, expired, budget)
                 if entries:
-                    given.setdefault(consumer, []).extend(entries)
-                    still_ready.append(consumer)
-                elif consumer.position is self._head and self._head.peek() is None:
-                    # Nothing available lies behind the head: a thousand need not each find out that there is no more.
-                    return given
+                    got = given.setdefault(consumer, [])
+                    got += entries
+                    if len(got) < limit:
+                        still_ready.append(consumer)
+                elif finders is None:
+                    finders = self._finders(consumer, ready)
                 if budget.is_spent:
-                    self.interrupted = True
-                    return given
+                    return
             ready = still_ready
             if not ready:
-                break
-        return given
+                return
+
+    def _finders(self, consumer: Consumer, ready: list[Consumer]) -> set[Consumer] | None:
+        """Those of `ready` that may find something still, though `consumer` did not; None: everybody.
+
+        Where nothing is there for all, a thousand need not each find that out.
+        """
+        if consumer.position is self._head and self._head.peek() is None:
+            return {other for other in ready if other.after is not None}  # who reads also what others hold
+        if self.groups is not None and self.groups.is_exhausted:
+            return self.groups.finders(ready)
+        return None
 
     def _serve(self, consumer: Consumer, limit: int, now_ms: int, expired: list[Entry], budget: Budget) -> list[Entry]:
         position, accepts, browsing = consumer.position, consumer.accepts, consumer.browsing
@@ -375,7 +474,7 @@ class Dispatcher:
             raise LookupError("a consumer that was never subscribed")
         # What dies uncommitted comes again as a new message. What a session is given waits for a later commit anyway.
         needs_commit = browsing or (self._takes_committed and consumer.session_owner is None)
-        last = _NO_LIMIT if browsing else self._last_in_order()
+        last = self._last_in_order() if self.returning and not browsing else _NO_LIMIT
         if needs_commit:
             last = min(last, self._shown_lsn)
         last_without_gate, gate = last, None if browsing else self._gate
@@ -409,7 +508,8 @@ class Dispatcher:
                 if is_accepted and not is_covered:
                     self.awaits_mark = entry.id
                     break
-                position.skip()
+                if groups is None or not is_accepted:
+                    position.skip()
                 if is_accepted:
                     if not browsing:
                         entry.holder = consumer
@@ -434,9 +534,7 @@ class Dispatcher:
         return entries
 
     def _last_in_order(self) -> int:
-        """The id up to which consumers are served without passing what is coming back."""
-        if not self.returning:
-            return _NO_LIMIT
+        """The id up to which consumers are served without passing what is coming back, where something is."""
         if self._by_priority:
             return 0  # the oldest may be of any priority
         return min(returning.entries[-1].id for returning in self.returning)

@@ -30,29 +30,34 @@ One that is to be delivered again later has had its turn, and its group waits fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush, nsmallest
-from typing import ClassVar, Final, NamedTuple
+from itertools import islice
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 from qpid_ha_broker.model.message_reader import GroupProperty
-from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.orders import OrderCursor
 from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
 from qpid_ha_broker.model.queues.sequence import DISPLACED, EXPIRED, WAITING, Entry, Holder
 
+Taker = TypeVar("Taker", bound=Holder)
 GroupReader = Callable[[bytes], GroupProperty | None]
 """The group of a message, by its body; None: it has none."""
 ASIDE_MOST: Final = 100_000
 """Messages that are put aside, of all groups of a queue: beyond that nobody looks further until some have gone."""
 IDLE_MOST: Final = 100_000
 """Groups of a queue that are remembered though nothing of them is there."""
+IDLE_PARTS: Final = 100
+"""They are forgotten in so many parts."""
 LOOKED_LENGTH: Final = 1000
 """Messages of others that one consumer passes at a time, however quick that is."""
 _new_tuple = tuple.__new__
 """Makes a named tuple of a tuple at half of what calling its class costs."""
 AHEAD_LENGTH: Final = 1000
 """Of what is put aside, as much as is named as what comes next."""
+_NO_RANKS: Final[list[int]] = []
+"""Of nearly all groups; never changed."""
 
 
 class _Group:
@@ -62,8 +67,8 @@ class _Group:
         self.id = group_id
         self.owner: _GroupPosition | None = None
         self.held = 0
-        self.waiting: list[int] = []
-        """A heap: the ranks of what is put aside of it."""
+        self.waiting = _NO_RANKS
+        """A heap: the ranks of what is put aside of it. Another list whenever it gets a first one: most have none."""
 
 
 class _Looked(NamedTuple):
@@ -77,18 +82,18 @@ class _Looked(NamedTuple):
 class _PutAside:
     """Messages behind the intake that nobody has taken, by rank: the order of all messages."""
 
-    __slots__ = ("_free", "_is_leveled", "_messages", "by_rank")
+    __slots__ = ("_messages", "by_rank", "free", "is_leveled")
 
     def __init__(self, messages: QueuedMessages, *, by_priority: bool) -> None:
         self._messages = messages
-        self._is_leveled = by_priority
+        self.is_leveled = by_priority
         self.by_rank: dict[int, _Looked] = {}
-        self._free: list[int] = []
+        self.free: list[int] = []
         """A heap of ranks: the first of each free group, and what is of no group. Also of what is free no more."""
 
     def rank(self, entry: Entry) -> int:
         """Where it comes."""
-        if not self._is_leveled:
+        if not self.is_leveled:
             return entry.id
         return entry.id - (self._messages.level_of(entry.header.priority) << 64)
 
@@ -97,17 +102,26 @@ class _PutAside:
         self.by_rank[rank] = looked_at
         group = looked_at.group
         if group is None:
-            heappush(self._free, rank)
+            heappush(self.free, rank)
             return
-        heappush(group.waiting, rank)
-        if group.waiting[0] == rank:
-            self.offer(group)
+        waiting, owner = group.waiting, group.owner
+        if waiting:
+            heappush(waiting, rank)
+            if waiting[0] != rank:
+                return
+        else:
+            group.waiting = [rank]
+        if owner is None:
+            if not group.held:
+                heappush(self.free, rank)
+        elif not owner.is_choosy:
+            heappush(owner.ready, rank)
 
     def offer_again(self, rank: int) -> None:
         """It is here, and was somebody's meanwhile."""
         group = self.by_rank[rank].group
         if group is None:
-            heappush(self._free, rank)
+            heappush(self.free, rank)
         else:
             self.offer(group)
 
@@ -129,18 +143,10 @@ class _PutAside:
             if group.owner is not None:
                 group.owner.offer(waiting[0])
             elif not group.held:
-                heappush(self._free, waiting[0])
+                heappush(self.free, waiting[0])
 
-    def first_for(self, position: _GroupPosition) -> int | None:
-        """The rank of the first that may go there; None: nothing."""
-        ready = self._first_of(position.ready, position) if position.ready else None
-        free = self._first_of(self._free, None) if self._free else None
-        if ready is None or free is None:
-            return free if ready is None else ready
-        return min(ready, free)
-
-    def _first_of(self, heap: list[int], owner: _GroupPosition | None) -> int | None:
-        """The first of `heap` that counts still; what comes before it is dropped."""
+    def first_of(self, heap: list[int], owner: _GroupPosition | None) -> _Looked | None:
+        """The first of `heap` that counts still: what comes before it is dropped. None: the heap is empty now."""
         by_rank = self.by_rank
         while heap:
             rank = heap[0]
@@ -148,13 +154,13 @@ class _PutAside:
             if looked_at is not None and looked_at.entry.holder is None and looked_at.entry.block is not None:
                 group = looked_at.group
                 if group is None or (group.owner is owner and group.waiting[0] == rank and (owner or not group.held)):
-                    return rank
+                    return looked_at
             heappop(heap)
         return None
 
     def ahead(self, position: _GroupPosition) -> Iterator[Entry]:
         """The first of what may go there."""
-        for rank in nsmallest(AHEAD_LENGTH, [*position.ready, *self._free]):
+        for rank in nsmallest(AHEAD_LENGTH, [*position.ready, *self.free]):
             looked_at = self.by_rank.get(rank)
             if looked_at is not None and looked_at.entry.holder is None:
                 yield looked_at.entry
@@ -162,7 +168,7 @@ class _PutAside:
     def clear(self) -> None:
         """All is looked at again."""
         self.by_rank.clear()
-        self._free.clear()
+        self.free.clear()
 
 
 class MessageGroups:
@@ -173,33 +179,36 @@ class MessageGroups:
     """
 
     __slots__ = (
-        "_aside",
-        "_by_id",
         "_choosy",
         "_idle",
-        "_intake",
-        "_is_leveled",
         "_messages",
-        "_out",
         "_positions",
-        "_read",
+        "aside",
         "blocked",
+        "by_id",
+        "intake",
         "is_full",
         "is_interrupted",
+        "is_leveled",
+        "out",
+        "own",
+        "read",
     )
 
     def __init__(self, messages: QueuedMessages, read: GroupReader, *, by_priority: bool) -> None:
         self._messages = messages
-        self._read = read
-        self._is_leveled = by_priority
-        self._by_id: dict[bytes, _Group] = {}
+        self.read = read
+        self.is_leveled = by_priority
+        self.by_id: dict[bytes, _Group] = {}
         """Those that somebody owns, or of which something is here."""
         self._positions: dict[Holder, _GroupPosition] = {}
         """Of all consumers."""
+        self.own: dict[Holder, list[int]] = {}
+        """By consumer: the `ready` of its position."""
         self._choosy: list[_ChoosyPosition] = []
         """Those of them that take only some messages."""
-        self._aside = _PutAside(messages, by_priority=by_priority)
-        self._out: dict[Entry, _Looked] = {}
+        self.aside = _PutAside(messages, by_priority=by_priority)
+        self.out: dict[Entry, _Group] = {}
         """What somebody has of the groups."""
         self._idle: dict[_Group, None] = {}
         """Owned, and nothing of it is there, as far as the intake is; the longest first."""
@@ -209,14 +218,28 @@ class MessageGroups:
         """Somebody stopped looking after LOOKED_LENGTH messages of others: the caller takes that back."""
         self.is_full = False
         """Somebody stopped looking because ASIDE_MOST messages are put aside: the caller takes that back."""
-        self._intake = messages.watch(self)
+        self.intake = messages.watch(self)
 
     @property
     def has_room(self) -> bool:
         """Whether somebody may look further."""
-        return len(self._aside.by_rank) < ASIDE_MOST
+        return len(self.aside.by_rank) < ASIDE_MOST
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing is there for whoever comes: each finds at most what is put aside for it."""
+        return not self.aside.free and (self.is_full or self.intake.peek() is None)
 
     # --- consumers
+
+    def finders(self, takers: Iterable[Taker]) -> set[Taker]:
+        """Those of `takers` that may find something where it is exhausted: also who takes nothing, or looks itself."""
+        positions = self._positions
+        return {
+            taker
+            for taker in takers
+            if (position := positions.get(taker)) is None or position.ready or position.is_choosy
+        }
 
     def count_of(self, taker: Holder) -> int:
         """How many groups it owns; 0 for who only looks."""
@@ -230,8 +253,8 @@ class MessageGroups:
         """
         position = self._open(taker, choosy=choosy)
         held: dict[_Group, int] = {}
-        for entry, (_, group, _) in self._out.items():
-            if group is not None and entry.holder is not None and _is_owned(entry.holder, taker):
+        for entry, group in self.out.items() if self.blocked else ():
+            if entry.holder is not None and _is_owned(entry.holder, taker):
                 held[group] = held.get(group, 0) + 1
         for group, count in held.items():
             if group.owner is None and group.held == count:
@@ -243,12 +266,13 @@ class MessageGroups:
         if choosy:
             position = choosing = _ChoosyPosition(self, self._messages)
             self._choosy.append(choosing)
-        self._positions[taker] = position
+        self._positions[taker], self.own[taker] = position, position.ready
         return position
 
     def leave(self, taker: Holder) -> bool:
         """Its groups are for others, each as soon as nobody has anything of it. Returns whether somebody is left."""
         position = self._positions.pop(taker)
+        del self.own[taker]
         self._close(position)
         for group in list(position.groups):
             self._disown(group)
@@ -259,28 +283,33 @@ class MessageGroups:
         self._choosy = [other for other in self._choosy if other is not position]
 
     def given(self, entry: Entry, taker: Holder) -> None:
-        """`entry`, which its position gave last, is `taker`'s."""
+        """`entry`, which its position gave last and has not skipped, is `taker`'s: the position is behind it now."""
         position = self._positions[taker]
-        group, is_last = position.looked_at.group, position.looked_at.is_last
+        if position.is_choosy:
+            position.skip()
+            if (rank := self.aside.rank(entry)) in self.aside.by_rank:
+                self.aside.forget(rank)
+        elif position.rank is None:
+            self.intake.skip()
+        else:
+            self.aside.forget(position.rank)
+        group = position.group
         if group is None:
             return
-        if position.is_choosy and (rank := self._aside.rank(entry)) in self._aside.by_rank:
-            self._forget_aside(rank)
         if group.owner is position:
-            self._out[entry] = position.looked_at
-            group.held += 1
-            if not group.waiting:
+            if not (group.held or group.waiting):
                 self._idle.pop(group, None)
+            group.held += 1
         elif group.owner is None and not group.held:
-            self._by_id[group.id] = group
-            self._out[entry] = position.looked_at
+            self.by_id[group.id] = group
             group.held, group.owner = 1, position
             position.groups[group] = None
             if group.waiting:
-                self._aside.offer(group)
+                self.aside.offer(group)
         else:
             raise LookupError(f"message {entry.id} was given to who may not have its group")
-        if is_last:
+        self.out[entry] = group
+        if position.is_last:
             self._disown(group)
 
     def decline(self, entry: Entry, taker: Holder) -> OrderCursor:
@@ -289,7 +318,7 @@ class MessageGroups:
         Returns where `taker` stands from now on, with what it owns else.
         """
         member = self._member(entry)
-        group = None if member is None else self._by_id.get(member.id)
+        group = None if member is None else self.by_id.get(member.id)
         before = self._positions[taker]
         if group is not None and group.owner is before:
             self._disown(group)
@@ -310,41 +339,44 @@ class MessageGroups:
         """As `MessageWatch`. Whoever hands out calls `given`: this one was taken by another way, or goes on from its
         consumer to a transaction or a session."""
         holder = entry.holder
-        if holder is None or holder in _LEAVING or entry in self._out:
+        if holder is None or holder in _LEAVING or entry in self.out:
             return
-        if not self._intake.has_passed(entry):
+        if not self.intake.has_passed(entry):
             return
         if type(entry.body) is BodyRef:
-            self._intake.rewind(entry)
+            self.intake.rewind(entry)
         else:
-            self._note_held(entry, holder)
+            self.note_held(entry, holder)
 
     def gone(self, entry: Entry) -> None:
         """As `MessageWatch`."""
-        if entry in self._out:
-            self._answered(entry)
-        by_rank = self._aside.by_rank
-        if by_rank and (rank := self._aside.rank(entry)) in by_rank:
-            self._forget_aside(rank)
+        group = self.out.pop(entry, None)
+        if group is not None:
+            self._answered(group)
+        by_rank = self.aside.by_rank
+        if by_rank and (rank := self.aside.rank(entry) if self.is_leveled else entry.id) in by_rank:
+            self.forget_aside(rank)
 
     def rewind(self, entry: Entry) -> None:
         """As `SeesReturned`: put it aside, unless it lies ahead."""
-        looked = self._answered(entry)
-        rank = self._aside.rank(entry)
-        if rank in self._aside.by_rank:
-            self._aside.offer_again(rank)
-        elif not self._intake.has_passed(entry):
+        group = self.out.pop(entry, None)
+        if group is not None:
+            self._answered(group)
+        rank = self.aside.rank(entry)
+        if rank in self.aside.by_rank:
+            self.aside.offer_again(rank)
+        elif not self.intake.has_passed(entry):
             return
-        elif looked is None and type(entry.body) is BodyRef:
-            self._intake.rewind(entry)  # which is looked at when its body is here
+        elif type(entry.body) is BodyRef:
+            self.intake.rewind(entry)  # which is looked at when its body is here
         else:
-            self._put_aside(rank, self.look(entry) if looked is None else looked)
+            self.put_aside(rank, self.look(entry))
 
     def restart(self) -> None:
         """As `SeesReturned`: all is looked at again; who owns what, and who has what, stays."""
-        self._intake.restart()
-        self._aside.clear()
-        for group in list(self._by_id.values()):
+        self.intake.restart()
+        self.aside.clear()
+        for group in list(self.by_id.values()):
             group.waiting.clear()
             self._settle(group)
         for position in self._positions.values():
@@ -352,72 +384,17 @@ class MessageGroups:
 
     # --- for positions
 
-    def next_for(self, position: _GroupPosition) -> Entry | None:
-        """The first that is put aside and may be its own, or comes next; what is for others is put aside."""
-        aside, intake, is_leveled = self._aside, self._intake, self._is_leveled
-        by_rank = aside.by_rank
-        first = aside.first_for(position) if by_rank else None
-        if first is not None and not is_leveled:
-            position.looked_at = looked_at = by_rank[first]
-            return looked_at.entry
-        position.looked_at = _NOTHING
-        out, by_id, read = self._out, self._by_id, self._read
-        passed = 0
-        while (entry := intake.peek()) is not None:
-            rank = aside.rank(entry) if is_leveled else entry.id
-            if first is not None and first < rank:
-                break
-            body, holder = entry.body, entry.holder
-            if rank in by_rank or (holder is not None and (entry in out or holder in _NOBODY_YET)):
-                pass
-            elif body is None or type(body) is BodyRef:
-                position.looked_at = _Looked(entry, None, False)
-                return entry  # it is waited for, or dropped if its time is over
-            elif holder is not None:
-                self._note_held(entry, holder)
-            elif (member := read(body)) is None:
-                position.looked_at = _Looked(entry, None, False)
-                return entry
-            else:
-                group_id, is_last = member
-                group = by_id.get(group_id) or _Group(group_id)
-                looked_at = _new_tuple(_Looked, (entry, group, is_last))
-                if group.owner is position or (group.owner is None and not group.held):
-                    position.looked_at = looked_at
-                    return entry
-                if not self.has_room:
-                    self.is_full = True
-                    break
-                self._put_aside(rank, looked_at)
-            intake.skip()
-            passed += 1
-            if passed >= LOOKED_LENGTH:
-                self.is_interrupted = True
-                break
-        if first is None:
-            return None
-        position.looked_at = by_rank[first]
-        return position.looked_at.entry
-
-    def pass_for(self, position: _GroupPosition) -> None:
-        """It is done with what it has looked at."""
-        by_rank = self._aside.by_rank
-        if by_rank and (rank := self._aside.rank(position.looked_at.entry)) in by_rank:
-            self._forget_aside(rank)
-        else:
-            self._intake.skip()
-
     def is_elsewhere(self, entry: Entry) -> bool:
         """Whether somebody has it, or it is about to go. That somebody has it is noted, if the group is known by now:
         else its body has to come first."""
         holder = entry.holder
         if holder is None:
             return False
-        if entry in self._out or holder in _LEAVING:
+        if entry in self.out or holder in _NOBODY_YET:
             return True
         if type(entry.body) is BodyRef:
             return False
-        self._note_held(entry, holder)
+        self.note_held(entry, holder)
         return True
 
     def look(self, entry: Entry) -> _Looked:
@@ -425,27 +402,30 @@ class MessageGroups:
         member = self._member(entry)
         if member is None:
             return _Looked(entry, None, False)
-        return _Looked(entry, self._by_id.get(member.id) or _Group(member.id), member.is_last)
+        return _Looked(entry, self.by_id.get(member.id) or _Group(member.id), member.is_last)
 
     def has_passed(self, entry: Entry) -> bool:
         """Whether nobody has to look at it any more, as far as the intake is."""
-        return self._aside.rank(entry) not in self._aside.by_rank and self._intake.has_passed(entry)
+        return self.aside.rank(entry) not in self.aside.by_rank and self.intake.has_passed(entry)
 
     def ahead(self, position: _GroupPosition) -> Iterator[Entry]:
         """What is put aside and may be its own, and all that nobody has looked at."""
-        yield from self._aside.ahead(position)
-        for entry in self._intake.ahead():
+        yield from self.aside.ahead(position)
+        for entry in self.intake.ahead():
             if entry.holder is None or type(entry.body) is BodyRef:
                 yield entry
 
-    def _put_aside(self, rank: int, looked_at: _Looked) -> None:
-        if looked_at.group is not None:
-            self._by_id[looked_at.group.id] = looked_at.group
-            self._idle.pop(looked_at.group, None)
-        self._aside.put(rank, looked_at)
+    def put_aside(self, rank: int, looked_at: _Looked) -> None:
+        """Nobody has looked at it who may have it."""
+        group = looked_at.group
+        if group is not None and not group.waiting:
+            self.by_id[group.id] = group
+            self._idle.pop(group, None)
+        self.aside.put(rank, looked_at)
 
-    def _forget_aside(self, rank: int) -> None:
-        group = self._aside.forget(rank)
+    def forget_aside(self, rank: int) -> None:
+        """It has gone, or goes to nobody."""
+        group = self.aside.forget(rank)
         if group is not None and not (group.waiting or group.held):
             self._settle(group)
 
@@ -453,22 +433,19 @@ class MessageGroups:
 
     def _member(self, entry: Entry) -> GroupProperty | None:
         body = entry.body
-        return None if body is None or type(body) is BodyRef else self._read(body)
+        return None if body is None or type(body) is BodyRef else self.read(body)
 
-    def _take(self, looked_at: _Looked, group: _Group) -> None:
-        self._by_id[group.id] = group
-        self._out[looked_at.entry] = looked_at
+    def note_held(self, entry: Entry, holder: Holder) -> None:
+        """`holder` has it, which was not given it here."""
+        group = self.look(entry).group
+        if group is None:
+            return
+        self.by_id[group.id] = group
+        self.out[entry] = group
         self._idle.pop(group, None)
         group.held += 1
         if group.held == 1 and group.owner is None:
             self.blocked += 1
-
-    def _note_held(self, entry: Entry, holder: Holder) -> None:
-        looked_at = self.look(entry)
-        group = looked_at.group
-        if group is None:
-            return
-        self._take(looked_at, group)
         position = self._positions.get(holder)
         if position is None:
             owners = (place for taker, place in self._positions.items() if _is_owned(holder, taker))
@@ -478,19 +455,17 @@ class MessageGroups:
         elif group.owner is not position and group.owner is not None:
             self._disown(group)
 
-    def _answered(self, entry: Entry) -> _Looked | None:
-        """Nobody has it any more; returns what is known of its group."""
-        looked_at = self._out.pop(entry, None)
-        group = None if looked_at is None else looked_at.group
-        if group is None:
-            return None
+    def _answered(self, group: _Group) -> None:
+        """Nobody has a message of it any more that was in `out`."""
         group.held -= 1
-        if not group.held:
-            if group.owner is None:
-                self.blocked -= 1
-                self._became_free(group)
+        if group.held:
+            return
+        if group.owner is None:
+            self.blocked -= 1
+            self._became_free(group)
             self._settle(group)
-        return looked_at
+        elif not group.waiting:
+            self._keep_idle(group)
 
     def _own(self, group: _Group, position: _GroupPosition) -> None:
         if group.owner is None and group.held:
@@ -499,7 +474,7 @@ class MessageGroups:
             group.owner.groups.pop(group, None)
         group.owner = position
         position.groups[group] = None
-        self._aside.offer(group)
+        self.aside.offer(group)
 
     def _disown(self, group: _Group) -> None:
         if group.owner is None:
@@ -514,7 +489,7 @@ class MessageGroups:
         self._settle(group)
 
     def _became_free(self, group: _Group) -> None:
-        self._aside.offer(group)
+        self.aside.offer(group)
         for position in self._choosy:
             position.became_free(group)
 
@@ -523,30 +498,34 @@ class MessageGroups:
         if group.waiting or group.held:
             return
         if group.owner is None:
-            if self._by_id.get(group.id) is group:
-                del self._by_id[group.id]
-            return
+            if self.by_id.get(group.id) is group:
+                del self.by_id[group.id]
+        else:
+            self._keep_idle(group)
+
+    def _keep_idle(self, group: _Group) -> None:
+        """It is owned, and nothing of it is there."""
         self._idle[group] = None
         if len(self._idle) > IDLE_MOST:
-            self._disown(next(iter(self._idle)))
+            # Some at a time: what is gone of a dictionary is stepped over by whoever looks for its first.
+            for oldest in list(islice(self._idle, max(IDLE_MOST // IDLE_PARTS, 1))):
+                self._disown(oldest)
 
     # --- for tests
 
     def check_invariants(self) -> None:
         """Raise AssertionError where what is counted is not what is there; called after each step in tests."""
         counted: dict[_Group, int] = {}
-        for _, group, _ in self._out.values():
-            if group is None:
-                raise AssertionError("what is of no group is not held for one")
+        for group in self.out.values():
             counted[group] = counted.get(group, 0) + 1
-        for group in self._by_id.values():
+        for group in self.by_id.values():
             if group.held != counted.pop(group, 0):
                 raise AssertionError(f"{group.id!r}: {group.held} held, others are counted")
             if group.owner is not None and (group not in group.owner.groups or group.owner.is_closed):
                 raise AssertionError(f"{group.id!r} has an owner that does not know it")
         if counted:
             raise AssertionError("somebody has something of a group that is forgotten")
-        blocked = [group for group in self._by_id.values() if group.owner is None and group.held]
+        blocked = [group for group in self.by_id.values() if group.owner is None and group.held]
         if len(blocked) != self.blocked:
             raise AssertionError(f"{len(blocked)} groups are blocked, {self.blocked} are counted")
 
@@ -554,7 +533,7 @@ class MessageGroups:
 class _GroupPosition(OrderCursor):
     """Where a consumer stands that takes whatever is for it."""
 
-    __slots__ = ("_groups", "declined", "groups", "is_closed", "looked_at", "ready")
+    __slots__ = ("_groups", "declined", "group", "groups", "is_closed", "is_last", "rank", "ready")
 
     is_choosy: ClassVar[bool] = False
 
@@ -566,15 +545,70 @@ class _GroupPosition(OrderCursor):
         """Those that it owns."""
         self.ready: list[int] = []
         """A heap of ranks: the first that is put aside of each group that it owns, or owned."""
-        self.looked_at: _Looked = _NOTHING
-        """What `peek` gave last."""
+        self.group: _Group | None = None
+        """Of what `peek` gave last; None: it is of none."""
+        self.is_last = False
+        """The group ends with what `peek` gave last."""
+        self.rank: int | None = None
+        """Where what `peek` gave last is put aside; None: it comes from the intake."""
         self.is_closed = False
 
     def peek(self) -> Entry | None:
-        return self._groups.next_for(self)
+        """The first that is put aside and may be its own, or comes next; what is for others is put aside."""
+        # For each message of the queue: what is called here counts.
+        groups = self._groups
+        aside, intake, is_leveled = groups.aside, groups.intake, groups.is_leveled
+        by_rank = aside.by_rank
+        ready, free = self.ready, aside.free
+        first = aside.first_of(ready, self) if ready else None
+        first_rank = ready[0] if first is not None else None
+        if free and (of_all := aside.first_of(free, None)) is not None and (first_rank is None or free[0] < first_rank):
+            first, first_rank = of_all, free[0]
+        if first is not None and not is_leveled:
+            self.rank = first_rank
+            first_entry, self.group, self.is_last = first
+            return first_entry
+        self.rank, self.group, self.is_last = None, None, False
+        passed = 0
+        while (entry := intake.peek()) is not None:
+            rank = aside.rank(entry) if is_leveled else entry.id
+            if first_rank is not None and first_rank < rank:
+                break
+            body, holder = entry.body, entry.holder
+            if rank in by_rank or (holder is not None and (entry in groups.out or holder in _NOBODY_YET)):
+                pass
+            elif body is None or type(body) is BodyRef:
+                return entry  # it is waited for, or dropped if its time is over
+            elif holder is not None:
+                groups.note_held(entry, holder)
+            elif (member := groups.read(body)) is None:
+                return entry
+            else:
+                group_id, is_last = member
+                group = groups.by_id.get(group_id) or _Group(group_id)
+                if group.owner is self or (group.owner is None and not group.held):
+                    self.group, self.is_last = group, is_last
+                    return entry
+                if len(by_rank) >= ASIDE_MOST:
+                    groups.is_full = True
+                    break
+                groups.put_aside(rank, _new_tuple(_Looked, (entry, group, is_last)))
+            intake.skip()
+            passed += 1
+            if passed >= LOOKED_LENGTH:
+                groups.is_interrupted = True
+                break
+        if first is None:
+            return None
+        self.rank = first_rank
+        first_entry, self.group, self.is_last = first
+        return first_entry
 
     def skip(self) -> None:
-        self._groups.pass_for(self)
+        if self.rank is None:
+            self._groups.intake.skip()
+        else:
+            self._groups.forget_aside(self.rank)
 
     def rewind(self, entry: Entry) -> None:
         """What comes back is put aside for all together."""
@@ -626,10 +660,10 @@ class _ChoosyPosition(_GroupPosition):
                 cursor.skip()
                 continue
             if type(entry.body) is BodyRef:
-                self.looked_at = _Looked(entry, None, False)
+                self.group, self.is_last = None, False
                 return entry
-            self.looked_at = groups.look(entry)
-            group = self.looked_at.group
+            _, self.group, self.is_last = groups.look(entry)
+            group = self.group
             if group is None or (self.may_have(group) and group.id not in not_ours):
                 return entry
             self._passed.setdefault(group.id, entry)
@@ -675,7 +709,6 @@ def _is_owned(holder: Holder, taker: Holder) -> bool:
 
 
 _LEAVING: Final = (EXPIRED, DISPLACED)
+"""Who has what is about to go: it is nobody's."""
 _NOBODY_YET: Final = frozenset((*_LEAVING, WAITING))
 """Whom nobody is told of: what waits for its time comes back when that has come."""
-"""Who has what is about to go: it is nobody's."""
-_NOTHING: Final = _Looked(Entry(0, MessageHeader((), False, 0, 0, ""), b""), None, False)

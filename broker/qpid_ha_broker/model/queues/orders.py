@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
@@ -256,11 +257,13 @@ class LastValue(Fifo):
 class ByPriority(Order):
     """Higher priorities first; one with a share rests after that many messages in a row, while lower ones wait."""
 
-    __slots__ = ("_levels", "_shares")
+    __slots__ = ("_level_of", "_levels", "_shares")
 
     def __init__(self, shares: Sequence[int]) -> None:
         """`shares`: of each level, the lowest first; 0: it has none, and goes on while it has messages."""
         self._levels = [MessageSequence() for _ in shares]
+        self._level_of = _levels_by_priority(len(self._levels))
+        """By AMQP priority: without a call, for each message asks twice."""
         self._shares = shares
 
     def __len__(self) -> int:
@@ -275,20 +278,17 @@ class ByPriority(Order):
             yield from level.walk(most)
 
     def level_of(self, priority: int) -> int:
-        """AMQP 1.0 section 3.2.1: with n levels, the priorities up to 5 - ceil(n/2) are one, and so are the highest."""
-        count = len(self._levels)
-        lowest = 5 - min(5, -(-count // 2))
-        return min(max(priority - lowest, 0), count - 1)
+        return self._level_of[priority]
 
     def append(self, entry: Entry) -> Entry | None:
-        self._levels[self.level_of(entry.header.priority)].append(entry)
+        self._levels[self._level_of[entry.header.priority]].append(entry)
         return None
 
     def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
-        self._levels[self.level_of(header.priority)].append_plain(message_id, header, body)
+        self._levels[self._level_of[header.priority]].append_plain(message_id, header, body)
 
     def remove(self, entry: Entry) -> None:
-        self._levels[self.level_of(entry.header.priority)].remove(entry)
+        self._levels[self._level_of[entry.header.priority]].remove(entry)
 
     def find(self, message_id: int) -> Entry | None:
         return next((entry for level in self._levels if (entry := level.find(message_id))), None)
@@ -334,7 +334,7 @@ class ByPriority(Order):
 
     def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
         cursors = [HistoryCursor(level, 0) if of_all else Cursor(level) for level in self._levels]
-        return PriorityPosition(self, cursors, self._shares if sharing else ())
+        return PriorityPosition(self, self._levels, cursors, self._shares if sharing else ())
 
     def position_after(self, message_id: int) -> OrderCursor:
         return ArrivalPosition(self, self._levels, message_id)
@@ -346,7 +346,14 @@ class ByPriority(Order):
         return max(level.newest_id(most) for level in self._levels)
 
     def displacing_position(self) -> OrderCursor:
-        return PriorityPosition(self, [FreeCursor(level) for level in self._levels], (), lowest_first=True)
+        return PriorityPosition(self, self._levels, list(map(FreeCursor, self._levels)), (), lowest_first=True)
+
+
+@cache
+def _levels_by_priority(count: int) -> bytes:
+    """AMQP 1.0 section 3.2.1: with n levels, the priorities up to 5 - ceil(n/2) are one, and so are the highest."""
+    lowest = 5 - min(5, -(-count // 2))
+    return bytes(min(max(priority - lowest, 0), count - 1) for priority in range(1 << 8))
 
 
 class _LevelsPosition(OrderCursor):
@@ -376,12 +383,18 @@ class PriorityPosition(_LevelsPosition):
     row waits for a round.
     """
 
-    __slots__ = ("_given", "_level", "_scan", "_shares")
+    __slots__ = ("_given", "_level", "_levels", "_scan", "_shares")
 
     def __init__(
-        self, order: ByPriority, cursors: Sequence[Cursor], shares: Sequence[int], lowest_first: bool = False
+        self,
+        order: ByPriority,
+        levels: Sequence[MessageSequence],
+        cursors: Sequence[Cursor],
+        shares: Sequence[int],
+        lowest_first: bool = False,
     ) -> None:
         super().__init__(order, cursors)
+        self._levels = levels
         self._shares = shares if any(shares) else ()
         self._given = [0] * len(cursors)
         self._level = 0
@@ -390,9 +403,10 @@ class PriorityPosition(_LevelsPosition):
 
     def peek(self) -> Entry | None:
         shares, resting = self._shares, False
+        levels, cursors = self._levels, self._cursors
         for level in self._scan:
-            entry = self._cursors[level].peek()
-            if entry is None:
+            # Most levels are empty nearly always, and each message asks all that are above its own.
+            if not levels[level].length or (entry := cursors[level].peek()) is None:
                 continue
             if shares and 0 < shares[level] <= self._given[level]:
                 resting = True

@@ -323,17 +323,18 @@ class OpenedBlocks:
 class MessageSequence:
     """Messages by ascending id. Invariant: the blocks' `live` counts add up to `len(self)`."""
 
-    __slots__ = ("_blocks", "_dead", "_last", "_length", "opened")
+    __slots__ = ("_blocks", "_dead", "_last", "length", "opened")
 
     def __init__(self) -> None:
         self._last = SequenceBlock(0)
         self._blocks = [self._last]
         self._dead = 0
-        self._length = 0
+        self.length = 0
+        """`len()` without a call: whoever chooses between levels asks for each message."""
         self.opened = OpenedBlocks()
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry that is still here, acquired or not."""
@@ -358,7 +359,7 @@ class MessageSequence:
         self.opened.open(block).append(entry)
         block.live += 1
         entry.block = block
-        self._length += 1
+        self.length += 1
         return None
 
     def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
@@ -376,7 +377,7 @@ class MessageSequence:
         else:
             block.entries.append(Entry(message_id, header, body, block))
         block.live += 1
-        self._length += 1
+        self.length += 1
 
     def remove(self, entry: Entry) -> None:
         """Take `entry` out for good and let go of its body."""
@@ -385,7 +386,7 @@ class MessageSequence:
             raise LookupError(f"message {entry.id} has left its queue")
         entry.body = entry.block = None
         entry.holder = GONE
-        self._length -= 1
+        self.length -= 1
         block.live = live = block.live - 1
         if live <= THIN_LENGTH:
             self._tidy(block, live)
@@ -453,7 +454,7 @@ class MessageSequence:
         for block, following in zip(blocks, [*blocks[1:], first], strict=True):
             block.next = following
         self._blocks[:0] = blocks
-        self._length += sum([block.live for block in blocks])
+        self.length += sum([block.live for block in blocks])
 
     def cold_within(self, first_id: int, last_id: int) -> list[ColdMessages]:
         """What is cold of the messages from one id to another, none of it with messages outside of that."""
@@ -528,7 +529,7 @@ class MessageSequence:
         for entry in taken:
             entry.block = None
         self._blocks, self._last, self.opened = [last], last, OpenedBlocks()
-        self._dead = self._length = 0
+        self._dead = self.length = 0
         return taken
 
     def dismantle(self) -> Task:
