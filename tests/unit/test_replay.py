@@ -26,6 +26,7 @@ from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Exchange, ExchangeKind
 from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.message_groups import GroupPosition
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
 from qpid_ha_broker.model.queues.sequence import Entry
@@ -353,8 +354,16 @@ class Commands(RuleBasedStateMachine):
                 continue
             waiting = [e for e in queue.messages if e.holder is None and e.header.expires_at_ms == 0]
             accepts = consumer.accepts
-            left = [e.id for e in waiting if accepts is None or accepts(e.resident_body())]
+            may = [e for e in waiting if may_be_given(queue, consumer, e)]
+            left = [e.id for e in may if accepts is None or accepts(e.resident_body())]
             assert left == [], f"a consumer of {queue.name} has credit, and nobody gives it what is there"
+
+
+def may_be_given(queue: Queue, consumer: Consumer, entry: Entry) -> bool:
+    """Whether no other consumer has its group."""
+    groups, position = queue.dispatcher.groups, consumer.position
+    group = None if groups is None else groups.look(entry).group
+    return group is None or (isinstance(position, GroupPosition) and position.may_have(group))
 
 
 TestCommands = Commands.TestCase

@@ -65,7 +65,7 @@ class _Group:
 
     def __init__(self, group_id: bytes) -> None:
         self.id = group_id
-        self.owner: _GroupPosition | None = None
+        self.owner: GroupPosition | None = None
         self.held = 0
         self.waiting = _NO_RANKS
         """A heap: the ranks of what is put aside of it. Another list whenever it gets a first one: most have none."""
@@ -145,7 +145,7 @@ class _PutAside:
             elif not group.held:
                 heappush(self.free, waiting[0])
 
-    def first_of(self, heap: list[int], owner: _GroupPosition | None) -> _Looked | None:
+    def first_of(self, heap: list[int], owner: GroupPosition | None) -> _Looked | None:
         """The first of `heap` that counts still: what comes before it is dropped. None: the heap is empty now."""
         by_rank = self.by_rank
         while heap:
@@ -158,7 +158,7 @@ class _PutAside:
             heappop(heap)
         return None
 
-    def ahead(self, position: _GroupPosition) -> Iterator[Entry]:
+    def ahead(self, position: GroupPosition) -> Iterator[Entry]:
         """The first of what may go there."""
         for rank in nsmallest(AHEAD_LENGTH, [*position.ready, *self.free]):
             looked_at = self.by_rank.get(rank)
@@ -201,7 +201,7 @@ class MessageGroups:
         self.is_leveled = by_priority
         self.by_id: dict[bytes, _Group] = {}
         """Those that somebody owns, or of which something is here."""
-        self._positions: dict[Holder, _GroupPosition] = {}
+        self._positions: dict[Holder, GroupPosition] = {}
         """Of all consumers."""
         self.own: dict[Holder, list[int]] = {}
         """By consumer: the `ready` of its position."""
@@ -261,8 +261,8 @@ class MessageGroups:
                 self._own(group, position)
         return position
 
-    def _open(self, taker: Holder, *, choosy: bool) -> _GroupPosition:
-        position = _GroupPosition(self)
+    def _open(self, taker: Holder, *, choosy: bool) -> GroupPosition:
+        position = GroupPosition(self)
         if choosy:
             position = choosing = _ChoosyPosition(self, self._messages)
             self._choosy.append(choosing)
@@ -278,7 +278,7 @@ class MessageGroups:
             self._disown(group)
         return bool(self._positions)
 
-    def _close(self, position: _GroupPosition) -> None:
+    def _close(self, position: GroupPosition) -> None:
         position.close()
         self._choosy = [other for other in self._choosy if other is not position]
 
@@ -408,7 +408,7 @@ class MessageGroups:
         """Whether nobody has to look at it any more, as far as the intake is."""
         return self.aside.rank(entry) not in self.aside.by_rank and self.intake.has_passed(entry)
 
-    def ahead(self, position: _GroupPosition) -> Iterator[Entry]:
+    def ahead(self, position: GroupPosition) -> Iterator[Entry]:
         """What is put aside and may be its own, and all that nobody has looked at."""
         yield from self.aside.ahead(position)
         for entry in self.intake.ahead():
@@ -467,7 +467,7 @@ class MessageGroups:
         elif not group.waiting:
             self._keep_idle(group)
 
-    def _own(self, group: _Group, position: _GroupPosition) -> None:
+    def _own(self, group: _Group, position: GroupPosition) -> None:
         if group.owner is None and group.held:
             self.blocked -= 1
         elif group.owner is not None:
@@ -530,7 +530,7 @@ class MessageGroups:
             raise AssertionError(f"{len(blocked)} groups are blocked, {self.blocked} are counted")
 
 
-class _GroupPosition(OrderCursor):
+class GroupPosition(OrderCursor):
     """Where a consumer stands that takes whatever is for it."""
 
     __slots__ = ("_groups", "declined", "group", "groups", "is_closed", "is_last", "rank", "ready")
@@ -635,7 +635,7 @@ class _GroupPosition(OrderCursor):
         self.is_closed = True
 
 
-class _ChoosyPosition(_GroupPosition):
+class _ChoosyPosition(GroupPosition):
     """Where one stands that takes only some messages: a cursor of its own, which passes the groups of others."""
 
     __slots__ = ("_cursor", "_messages", "_passed")
