@@ -42,6 +42,23 @@ def test_what_fails_too_often_becomes_a_dead_letter(client: BlockingClient, addr
     assert (letter.body, letter.id, letter.properties, letter.delivery_count) == ("poison", "p", {"a": 1}, 0)
 
 
+def test_what_a_consumer_says_of_a_message_goes_with_it_to_the_next_one_and_to_its_dead_letters(
+    client: BlockingClient, address: str, dead_letters: str
+) -> None:
+    client.send(address, Message("m", annotations={symbol("x-opt-a"): "sent", symbol("x-opt-b"): "sent"}))
+    for attempt in (1, 2):
+        receiver = client.receiver(address, 1)
+        (message,) = client.fetch(receiver, 1, None)
+        assert message.annotations.get(symbol("x-opt-a")) == ("sent" if attempt == 1 else "busy 1")
+        said = receiver.fetcher.unsettled[0].local
+        said.failed, said.annotations = True, {symbol("x-opt-a"): f"busy {attempt}"}
+        receiver.release(delivered=True)
+        receiver.close()
+    (letter,) = client.consume(dead_letters)
+    assert letter.annotations[symbol("x-opt-a")] == "busy 2"
+    assert letter.annotations[symbol("x-opt-b")] == "sent"
+
+
 # --- limits
 
 
