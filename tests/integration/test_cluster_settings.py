@@ -12,6 +12,7 @@ from cluster_in_process import InProcessCluster, eventually
 from event_loops import in_event_loop
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.exchanges.broker_events import EventSubject
 
 KEY = "max-message-size"
 
@@ -46,6 +47,8 @@ async def test_what_is_set_at_a_backup_is_in_force_at_all_and_at_the_next_primar
         assert told == {"key": KEY, "old": "100MiB", "new": "2MiB"}
         await has(cluster, "2MiB")
         assert cluster.brokers["c"].container.settings.max_message_bytes == 2 * 1024**2
+        events = cluster.brokers["c"].container.notices.events.last([EventSubject.SETTING_CHANGED], 10)
+        assert [(event.facts["key"], event.facts["unset"]) for event in events] == [(KEY, False)]
         await cluster.stop("a")
         await cluster.ask("b", "promote")
         assert in_force(cluster) == {"b": "2MiB", "c": "2MiB"}

@@ -256,7 +256,8 @@ class Broker:
                 proxying.unflushed.due = self.turns.due.join(TurnPlace.RELAYS, proxying.flush)
                 self.container.gate = proxying.gate
             of_sets = SetMethods(self.sets, self._own_methods()["queues"])
-            shared = ClusterSettings(self, self.layers, cluster_map, self.membership.questions, of_sets.ask)
+            told = self.container.notices.events
+            shared = ClusterSettings(self, self.layers, cluster_map, self.membership.questions, of_sets.ask, told)
             self.membership.default.links.facts_asked = shared.facts
             self.control.methods = {**of_sets.methods(self.control.methods), **shared.methods()}
             if cluster_map.settings:

@@ -41,6 +41,7 @@ class EventSubject(StrEnum):
     SET_STATE = "set.state"
     PRIMARY_CHANGED = "primary.changed"
     IN_SYNC_CHANGED = "in-sync.changed"
+    SETTING_CHANGED = "setting.changed"
     ALARM_RAISED = "alarm.raised"
     ALARM_CLEARED = "alarm.cleared"
 

@@ -17,6 +17,7 @@ from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster_map import Changes, ClusterMap
 from qpid_ha_broker.ha.frames import Answer, Topic
+from qpid_ha_broker.model.exchanges.broker_events import BrokerEvents, EventSubject
 from qpid_ha_broker.server.control.administration import Params, SettingsHolder, check_parameters
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.control.setting_layers import SettingLayers, check_of_cluster, shown_value
@@ -50,12 +51,16 @@ class ClusterSettings:
         cluster_map: ClusterMap,
         others: OthersAsked,
         ask_controller: AskController,
+        events: BrokerEvents,
     ) -> None:
         self._holder = holder
         self._layers = layers
         self._map = cluster_map
         self._others = others
         self._ask_controller = ask_controller
+        self._events = events
+        self._told = dict(cluster_map.settings)
+        """As events have it."""
         self._is_due = False
         cluster_map.listeners.append(self._map_changed)
 
@@ -66,6 +71,12 @@ class ClusterSettings:
     # --- what the map says
 
     def _map_changed(self, changes: Changes) -> None:
+        users = {change.key: change.user for change in self._map.setting_changes}
+        for key in changes.settings:
+            value = self._map.settings.get(key, "")
+            if value != self._told.get(key, ""):  # of a map that was replaced as a whole most are as before
+                self._events.tell(EventSubject.SETTING_CHANGED, key=key, unset=not value, user=users.get(key, ""))
+                self._told[key] = value
         if changes.settings and not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self.put_in_force)
