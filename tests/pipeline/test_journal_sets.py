@@ -220,7 +220,7 @@ def test_the_cluster_map_is_read_with_all_its_fields(journal: WrittenJournal) ->
     assert told == [json.loads(json.dumps(event._asdict())) for event in MAP_EVENTS]
     assert [rows[lsn]["event"] for lsn in lsns] == [
         "broker_registered", "broker_changed", "set_placed", "set_recorded", "queue_placed", "replica_policies_changed",
-        "set_grouped", "set_deleted", "broker_removed",
+        "set_grouped", "setting_changed", "set_deleted", "broker_removed",
     ]  # fmt: skip
     bound, _, removed = (rows[lsns[-1] + number] for number in (1, 2, 3))
     assert [(row["queue"], row["queue_id"]) for row in (bound, removed)] == [("quick", placed)] * 2

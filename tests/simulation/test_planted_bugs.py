@@ -77,6 +77,7 @@ class Snapshot:
 
     def __init__(self, queue: Queue) -> None:
         self.messages = self
+        self.annotations: dict[int, bytes] = {}
         self._seen = sorted((Seen(entry) for entry in queue.messages), key=attrgetter("id"))
 
     def newest_before(self, bound: int, limit: int) -> list[Seen]:
@@ -90,8 +91,10 @@ def browse_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     begin = ReplicatingBrowser.__init__
 
-    def begin_with_snapshot(self: ReplicatingBrowser, queue: Queue, up_to_lsn: int, holdings: Ranges) -> None:
-        begin(self, queue, up_to_lsn, holdings)
+    def begin_with_snapshot(
+        self: ReplicatingBrowser, queue: Queue, up_to_lsn: int, holdings: Ranges, *, with_annotations: bool
+    ) -> None:
+        begin(self, queue, up_to_lsn, holdings, with_annotations=with_annotations)
         self._queue = Snapshot(queue)  # type: ignore[assignment]
 
     monkeypatch.setattr(ReplicatingBrowser, "__init__", begin_with_snapshot)

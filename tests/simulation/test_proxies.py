@@ -180,7 +180,7 @@ def test_a_commit_that_is_released_as_its_coordinator_has_ended_is_found(monkeyp
     monkeypatch.setattr(attach, "answer_late", None)
     monkeypatch.setattr(relayed_transactions, "_ANSWERS", (*relayed_transactions._ANSWERS, engine.RELEASED))
 
-    problem = found_by(monkeypatch, [draw_moves_plan(4)]).problem
+    problem = found_by(monkeypatch, map(draw_moves_plan, (0, 6))).problem
     assert f"was answered with {engine.RELEASED} when it discharged" in problem
 
 
@@ -261,7 +261,9 @@ def test_a_primary_that_gives_what_is_not_committed_is_found(monkeypatch: pytest
 def test_a_stop_that_a_primary_does_not_notice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessTime, "look", lambda self, now_s: 0.0)
 
-    plans = map(draw_split_plan, (17, 30))
+    plans = [
+        draw_proxies_plan(135)
+    ]  # where it is stopped while it hands out, and nobody has left before that is recorded
     assert "gives messages to consumers as primary of generation" in found_by(monkeypatch, plans).problem
 
 
