@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -51,10 +52,12 @@ class HeldRing:
     def __init__(self) -> None:
         self.groups: deque[RingGroup] = deque()
         self.is_full = False
+        self.has_got_one: Callable[[], None] = lambda: None
 
     def put(self, file: File, offset: int, data: bytes, done: GroupDone) -> bool:
         if not self.is_full:
             self.groups.append(RingGroup(file, offset, data, done))
+            self.has_got_one()
         return not self.is_full
 
     def write(self) -> None:

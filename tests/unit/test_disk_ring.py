@@ -228,6 +228,14 @@ class Journaled:
                 await self._news.wait()
         assert self.told == list(told)
 
+    async def told_or_given_to(self, ring: HeldRing, count: int) -> None:
+        """So much was told, or a group has come to the ring."""
+        ring.has_got_one = self._news.set
+        async with asyncio.timeout(LIMIT_S):
+            while not ring.groups and len(self.told) < count:
+                self._news.clear()
+                await self._news.wait()
+
     async def close(self) -> None:
         assert await asyncio.to_thread(self.writer.finish, LIMIT_S)
 
@@ -278,10 +286,8 @@ async def test_a_group_without_room_is_tried_again_by_threads(monkeypatch: pytes
     await journaled.until(*told)
     while not ring.groups:  # the thread tells before it has ended: what is given until then goes with it
         journaled.append()
-        await asyncio.sleep(0)
         told.append(len(told) - 1)
-        if not ring.groups:
-            await journaled.until(*told)
+        await journaled.told_or_given_to(ring, len(told))
     ring.write()
     await journaled.until(*told)
     await journaled.close()
