@@ -257,7 +257,7 @@ class Broker:
                 self.container.gate = proxying.gate
             of_sets = SetMethods(self.sets, self._own_methods()["queues"])
             told = self.container.notices.events
-            shared = ClusterSettings(self, self.layers, cluster_map, self.membership.questions, of_sets.ask, told)
+            shared = ClusterSettings(self, cluster_map, self.membership.questions, of_sets.ask, told)
             self.membership.default.links.facts_asked = shared.facts
             self.control.methods = {**of_sets.methods(self.control.methods), **shared.methods()}
             if cluster_map.settings:

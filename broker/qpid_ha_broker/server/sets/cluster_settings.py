@@ -20,7 +20,7 @@ from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.model.exchanges.broker_events import BrokerEvents, EventSubject
 from qpid_ha_broker.server.control.administration import Params, SettingsHolder, check_parameters
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
-from qpid_ha_broker.server.control.setting_layers import SettingLayers, check_of_cluster, shown_value
+from qpid_ha_broker.server.control.setting_layers import check_of_cluster, shown_value
 from qpid_ha_broker.server.peers.peer_asker import Outcome
 from qpid_ha_config.errors import SettingsError, nearest
 from qpid_ha_config.settings import canonical_key, find
@@ -47,14 +47,13 @@ class ClusterSettings:
     def __init__(
         self,
         holder: SettingsHolder,
-        layers: SettingLayers,
         cluster_map: ClusterMap,
         others: OthersAsked,
         ask_controller: AskController,
         events: BrokerEvents,
     ) -> None:
         self._holder = holder
-        self._layers = layers
+        self._layers = holder.layers
         self._map = cluster_map
         self._others = others
         self._ask_controller = ask_controller
@@ -71,13 +70,15 @@ class ClusterSettings:
     # --- what the map says
 
     def _map_changed(self, changes: Changes) -> None:
+        if not changes.settings:
+            return
         users = {change.key: change.user for change in self._map.setting_changes}
         for key in changes.settings:
             value = self._map.settings.get(key, "")
             if value != self._told.get(key, ""):  # of a map that was replaced as a whole most are as before
                 self._events.tell(EventSubject.SETTING_CHANGED, key=key, unset=not value, user=users.get(key, ""))
                 self._told[key] = value
-        if changes.settings and not self._is_due:
+        if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self.put_in_force)
 
