@@ -356,12 +356,11 @@ class IncomingLink(ReceivingLink):
                     header = read_header(payload)
                 except AmqpError:
                     header = None  # the long way refuses it
-            is_plain = False
-            if header is not None and not header.ttl_ms:
-                at = header.length + 2
-                start = payload[at : at + 2]
-                fields = payload[at + 3 : at + 4] if start == SHORT_PROPERTIES else MANY
-                is_plain = start in WITHOUT_GROUP or (
+            is_plain = header is not None and not header.ttl_ms
+            if is_plain and (start := payload[header.length + 2 : header.length + 4]) not in WITHOUT_GROUP:
+                at = header.length + 5
+                fields = payload[at : at + 1] if start == SHORT_PROPERTIES else MANY
+                is_plain = (
                     start[:1] == PROPERTIES_CODE
                     and (not queue.detects_groups or fields <= UPTO_GROUP)
                     and (fields <= UPTO_EXPIRY or not absolute_expiry(payload, header.length))
