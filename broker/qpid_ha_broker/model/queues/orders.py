@@ -108,9 +108,9 @@ class Order(ABC):
         """Messages that are cold, or were when somebody looked, are not to be read together. Whether they could be."""
         return False
 
-    def not_cold_in_others(self, ids: Sequence[int], files: Container[str]) -> Sequence[int]:
-        """`ids` without those that are among messages which are cold, in other files than `files`."""
-        return ids
+    def find_others(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
+        """Those of `ids` that are here without what is cold, unless it is in an `outdated` file."""
+        return self.find_all(ids)
 
     @abstractmethod
     def take_all(self) -> list[Entry]:
@@ -255,9 +255,14 @@ class LastValue(Fifo):
 
 
 class ByPriority(Order):
-    """Higher priorities first; one with a share rests after that many messages in a row, while lower ones wait."""
+    """Higher priorities first; one with a share rests after that many messages in a row, while lower ones wait.
+
+    Each level is a sequence of its own. What is cold lies in that of its header's priority, all of a stretch in one.
+    """
 
     __slots__ = ("_level_of", "_levels", "_shares")
+
+    takes_cold = True
 
     def __init__(self, shares: Sequence[int]) -> None:
         """`shares`: of each level, the lowest first; 0: it has none, and goes on while it has messages."""
@@ -291,12 +296,12 @@ class ByPriority(Order):
         self._levels[self._level_of[entry.header.priority]].remove(entry)
 
     def find(self, message_id: int) -> Entry | None:
-        return next((entry for level in self._levels if (entry := level.find(message_id))), None)
+        return next((entry for level in self._looked_through() if (entry := level.find(message_id))), None)
 
     def find_all(self, ids: Sequence[int]) -> list[Entry]:
         present: list[Entry] = []
         missing = ids
-        for level in self._levels:
+        for level in self._looked_through():
             here = level.find_all(missing)
             if here:
                 present += here
@@ -305,6 +310,37 @@ class ByPriority(Order):
             if not missing:
                 break
         return present
+
+    def _looked_through(self) -> list[MessageSequence]:
+        """Those levels in which a message may be, the highest first: what is asked for by its id has mostly been given
+        out, and to look where it is not may open blocks."""
+        return [level for level in reversed(self._levels) if level.length]
+
+    def _level_with(self, cold: ColdMessages) -> MessageSequence:
+        return self._levels[self._level_of[cold.header.priority]]
+
+    def prepend_cold(self, stretches: Sequence[ColdMessages]) -> None:
+        parts: list[list[ColdMessages]] = [[] for _ in self._levels]
+        for stretch in stretches:
+            parts[self.level_of(stretch.header.priority)].append(stretch)
+        for level, part in zip(self._levels, parts, strict=True):
+            level.prepend_cold(part)
+
+    def cold_within(self, first_id: int, last_id: int) -> list[ColdMessages]:
+        return [cold for level in self._levels for cold in level.cold_within(first_id, last_id)]
+
+    def replace_cold(self, old: ColdMessages, new: ColdMessages) -> bool:
+        return self._level_with(old).replace_cold(old, new)
+
+    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
+        return self._level_with(cold).bring_cold(cold, bodies)
+
+    def give_up_cold(self, cold: ColdMessages) -> bool:
+        return self._level_with(cold).give_up_cold(cold)
+
+    def find_others(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
+        # A level leaves out what is among its own cold messages: there may be others of another level.
+        return [entry for level in self._looked_through() for entry in level.find_others(ids, outdated)]
 
     def prepend(self, entries: Sequence[Entry]) -> None:
         parts: list[list[Entry]] = [[] for _ in self._levels]
