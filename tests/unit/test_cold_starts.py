@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
+from typing import Final
 
 import pytest
 
@@ -30,6 +35,8 @@ from qpid_ha_broker.store.layout import (
 from qpid_ha_broker.store.recovery import Recovered, recover
 from qpid_ha_broker.store.unloading import Unloading
 from simulated_disk import SimulatedDisk
+
+EVERY_ONE_STAYS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 def stored(count: int, **arguments: str | int) -> KeptCore:
@@ -101,11 +108,8 @@ def test_what_was_removed_since_the_snapshot_does_not_come_back_and_its_neighbou
     assert broker.core.consume(broker.queue) == numbers(50, 2)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"priorities": 5}, {"last_value_queue_key": "key"}], ids=["priorities", "last value"]
-)
-def test_a_queue_with_an_order_of_its_own_knows_all_its_messages(arguments: dict[str, str | int]) -> None:
-    broker = Started(disk_of(stored(20, **arguments)))
+def test_a_last_value_queue_knows_all_its_messages() -> None:
+    broker = Started(disk_of(stored(20, last_value_queue_key="key")))
     assert cold_ids(broker.queue) == []
     assert broker.core.consume(broker.queue) == numbers(20)
 
@@ -129,8 +133,9 @@ def test_what_expires_or_has_failed_is_known_and_the_rest_is_cold() -> None:
     ]
 
 
-def test_a_small_snapshot_is_read_as_a_whole_and_so_is_one_of_an_older_release() -> None:
-    disk = disk_of(stored(20))
+@pytest.mark.parametrize("priorities", [1, 10])
+def test_a_small_snapshot_is_read_as_a_whole_and_so_is_one_of_an_older_release(priorities: int) -> None:
+    disk = disk_of(stored(20, priorities=priorities))
     assert Started(disk, cold_from_bytes=1 << 20).queue.messages.paged == 0
     disk.remove(snapshot_index_path(2))
     broker = Started(disk)
@@ -151,6 +156,117 @@ def test_an_index_that_is_damaged_costs_a_note() -> None:
     (note,) = broker.facts.notes
     assert snapshot_index_path(2) in note
     assert "all of snapshots/00000000000000000002.snap was read" in note
+
+
+# --- levels of priority
+
+
+def with_levels(count: int, priorities: int = 10, *, ttl_ms: Mapping[int, int] = EVERY_ONE_STAYS) -> KeptCore:
+    """Messages 0, 1, ... in the queue "q", of the priorities 0 to 9 in turn."""
+    core = KeptCore()
+    queue = core.queue("q", priorities=priorities)
+    for n in range(count):
+        core.publish(queue, message(str(n), priority=n % 10, durable=True, ttl_ms=ttl_ms.get(n, 0)))
+    return snapshot_made(core)
+
+
+def cold_by_level(queue: Queue) -> dict[int, int]:
+    """How many messages of each level are cold."""
+    levels = Counter[int]()
+    for cold in queue.messages.cold.within(0, NO_LIMIT):
+        levels[queue.messages.level_of(cold.header.priority)] += cold.count
+    return dict(levels)
+
+
+def by_priority(ids: Iterable[int]) -> list[str]:
+    return [str(n) for n in sorted(ids, key=lambda n: (-(n % 10), n))]
+
+
+def test_messages_of_each_level_are_cold_and_are_given_out_level_by_level() -> None:
+    broker = Started(disk_of(with_levels(300)))
+    queue = broker.queue
+    assert len(cold_ids(queue)) == queue.messages.count == 300
+    assert queue.messages.paged == queue.messages.size
+    broker.core.publish(queue, message("309", priority=9, durable=True))
+    assert broker.core.consume(queue, 40) == by_priority([*range(300), 309])[:40]
+    queue.messages.check_invariants()
+    assert broker.core.consume(queue) == by_priority(range(300))[39:]
+    assert (queue.messages.count, queue.messages.size, queue.messages.paged) == (0, 0, 0)
+    assert (broker.core.catalog.memory_bytes, broker.core.damaged) == (0, [])
+
+
+def test_what_has_left_one_level_leaves_those_of_others_cold() -> None:
+    core = with_levels(300)
+    assert core.consume(core.catalog.queues["q"], 20) == by_priority(range(300))[:20]
+    core.keep()
+    broker = Started(disk_of(core))
+    assert cold_by_level(broker.queue) == {**dict.fromkeys(range(9), 30), 9: 8}, "its stretches are of three messages"
+    broker.core.publish(broker.queue, message("309", priority=9, durable=True))
+    assert broker.core.consume(broker.queue) == by_priority([*range(300), 309])[20:]
+
+
+def test_a_level_knows_what_it_has_of_several_priorities_and_the_others_are_cold() -> None:
+    """Of five levels the lowest and the highest have several priorities, which came in turn."""
+    broker = Started(disk_of(with_levels(300, 5)))
+    cold = cold_by_level(broker.queue)
+    assert (cold[1], cold[2], cold[3]) == (30, 30, 30)
+    assert max(cold[0], cold[4]) < 10, "only what lies between two blocks is of one priority"
+    order = sorted(range(300), key=lambda n: (-min(max(n % 10 - 2, 0), 4), n))
+    assert broker.core.consume(broker.queue) == list(map(str, order))
+
+
+def test_what_expires_makes_known_what_is_around_it_in_its_level() -> None:
+    broker = Started(disk_of(with_levels(300, ttl_ms={155: 1000})))
+    assert cold_by_level(broker.queue) == {**dict.fromkeys(range(10), 30), 5: 26}
+    assert broker.queue.messages.expiries.next_ms is not None
+    assert broker.core.consume(broker.queue) == by_priority(range(300))
+
+
+def test_levels_stay_cold_and_point_to_the_snapshot_that_replaces_their_file() -> None:
+    core = with_levels(300)
+    core.consume(core.catalog.queues["q"], 1)
+    core.keep()
+    broker = Started(disk_of(core))
+    before, (old,) = cold_ids(broker.queue), broker.bodies.names
+    assert cold_by_level(broker.queue) == {**dict.fromkeys(range(10), 30), 9: 27}
+    core.journal.roll()
+    number = core.journal.number
+    disk = disk_of(core)
+    fold(disk, number, IDENTITY)
+    newer = Bodies(disk)
+    for piece in newer.pieces(snapshot_path(number)):
+        for _ in broker.core.paging.visit(piece, {old}, Tally()):
+            pass
+    gc.collect()
+    assert (broker.bodies.names, newer.names) == ([], [snapshot_path(number)])
+    assert cold_ids(broker.queue) == before
+    assert broker.core.consume(broker.queue) == by_priority(range(300))[1:]
+
+
+def test_going_through_files_for_room_opens_no_level_that_is_cold_and_lets_others_go() -> None:
+    """One that is in memory lies among those of other levels that are cold, by its id."""
+    broker = Started(disk_of(with_levels(300)))
+    (name,) = broker.bodies.names
+    _, second = islice(broker.queue.messages, 2)
+    assert second.header.priority == 9
+    broker.core.catalog.replace_body(broker.queue, second, load_bodies([second])[0])
+    for piece in broker.bodies.pieces(name):
+        for _ in broker.core.paging.visit(piece, (), Tally()):
+            pass
+    assert broker.queue.messages.resident == 0
+    assert cold_by_level(broker.queue) == {**dict.fromkeys(range(10), 30), 9: 27}
+
+
+def test_a_removal_looks_into_the_stretches_of_all_levels_and_unpacks_the_one_that_has_it() -> None:
+    core = with_levels(300)
+    queue = core.catalog.queues["q"]
+    lowest = [entry for entry in queue.messages if not entry.header.priority][4]
+    core.resources.accept(queue, [lowest])
+    core.keep()
+    broker = Started(disk_of(core))
+    assert cold_by_level(broker.queue) == {**dict.fromkeys(range(10), 30), 0: 27}
+    assert broker.queue.messages.find(lowest.id) is None
+    assert broker.core.consume(broker.queue) == by_priority(n for n in range(300) if n != 40)
 
 
 @pytest.mark.parametrize("seed", range(12))

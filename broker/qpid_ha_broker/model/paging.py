@@ -8,7 +8,7 @@ less than half of the usual lead is left. Pure: the driver reads files and gives
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -237,9 +237,12 @@ class Paging:
         order = sorted(range(len(records.lsns)), key=records.lsns.__getitem__)
         lsns = [records.lsns[place] for place in order]
         for cold in colds:
-            at = bisect_left(lsns, cold.first_id)
-            places = order[at : at + cold.count]
-            if lsns[at : at + cold.count] == cold.ids():
+            ids = cold.ids()
+            places = order[bisect_left(lsns, cold.first_id) : bisect_right(lsns, cold.last_id)]
+            if len(places) > len(ids):  # messages of other levels lie between them
+                own = frozenset(ids)
+                places = [place for place in places if records.lsns[place] in own]
+            if [records.lsns[place] for place in places] == ids:
                 moved = cold.moved(source, [records.offsets[place] for place in places])
                 if messages.cold.replace(cold, moved):
                     tally.moved += cold.body_bytes

@@ -7,8 +7,9 @@ Messages of which a snapshot's index tells are not read, and wait as stretches. 
 would hold if all had been read, with bodies on disk. So a stretch becomes single messages when
 
 1. a message of it was removed, failed, was annotated, or is held for a session;
-2. another message of its queue is among its messages: one in several queues, that expires, or of another priority;
-3. its queue gives its messages in another order than that in which they came.
+2. another message of its queue is among its messages: one in several queues, that expires, or of another priority. In
+   a queue with levels, each level is as a queue of its own here: what is of another one is not among them;
+3. its queue gives its messages in another order than that in which they came, those of a level.
 
 The loops are written out: a call for each message would cost more than all else that is done with it.
 """
@@ -16,7 +17,7 @@ The loops are written out: a call for each message would cost more than all else
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 from zlib import crc32
@@ -63,15 +64,19 @@ class Contents:
     """What one queue holds so far."""
 
     __slots__ = (
-        "_as_of_low", "_as_of_lsn", "annotations", "cold", "failures", "headers", "ids", "messages", "was_emptied"
+        "_as_of_low", "_as_of_lsn", "_cold", "_has_levels", "_level_of", "annotations", "failures", "headers", "ids",
+        "messages", "was_emptied",
     )  # fmt: skip
 
-    def __init__(self, queue_id: int) -> None:
-        self.ids = (queue_id,)
+    def __init__(self, queue: Queue) -> None:
+        self.ids = queue.ids
+        self._has_levels = queue.arguments.priorities > 1
+        self._level_of = queue.messages.level_of
         self.headers: dict[int, MessageHeader] = {}
         """Of messages that do not expire, by priority."""
         self.messages: dict[int, LoadedMessage] = {}
-        self.cold = ColdContents()
+        self._cold: dict[int, ColdContents] = {}
+        """By level, the highest first once something is asked for."""
         self.failures: dict[int, int] = {}
         """Failed deliveries, of messages that have had some and may be gone."""
         self.annotations: dict[int, bytes] = {}
@@ -84,7 +89,7 @@ class Contents:
         """The queue was emptied."""
         self.was_emptied = True
         self.messages.clear()
-        self.cold = ColdContents()
+        self._cold.clear()
         self.failures.clear()
         self.annotations.clear()
         self._as_of_low.clear()
@@ -100,12 +105,19 @@ class Contents:
         at = bisect_left(self._as_of_low, -message_id)
         return self._as_of_lsn[min(at, len(self._as_of_lsn) - 1)] if self._as_of_lsn else 0
 
+    def add_cold(self, stretch: ColdMessages) -> None:
+        """Messages of which an index tells."""
+        level = self._level_of(stretch.header.priority)
+        self._cold.setdefault(level, ColdContents()).add(stretch)
+
     def warm(self, message_id: int) -> bool:
         """Whether that message was in a stretch: then it is among `messages` now, as all of that stretch are."""
-        stretch = self.cold.pop(message_id)
-        if stretch is not None:
-            self._unpack(stretch)
-        return stretch is not None and message_id in self.messages
+        for cold in self._cold.values():
+            stretch = cold.pop(message_id)
+            if stretch is not None:
+                self._unpack(stretch)
+                return True
+        return False
 
     def _unpack(self, stretch: ColdMessages) -> None:
         header = stretch.header
@@ -113,20 +125,37 @@ class Contents:
             self.messages.setdefault(ref.lsn, (header, ref))
 
     def separate(self, takes_cold: bool = True) -> None:
-        """See to it that no message is among those of a stretch that is not one of them."""
-        if self.cold.is_empty:
+        """See to it that no message is among those of a stretch of its level that is not one of them."""
+        if not self._cold:
             return
-        for stretch in self.cold.mixed(sorted(self.messages)) if takes_cold else self.cold.pop_all():
-            self._unpack(stretch)
+        self._cold = {level: self._cold[level] for level in sorted(self._cold, reverse=True)}
+        if not takes_cold:
+            for stretch in [stretch for cold in self._cold.values() for stretch in cold.pop_all()]:
+                self._unpack(stretch)
+            return
+        ids = self._ids_by_level()
+        for level, cold in self._cold.items():
+            for stretch in cold.mixed(sorted(ids.get(level, ()))):
+                self._unpack(stretch)
 
-    def cold_in_order(self, held: Iterable[int], takes_cold: bool) -> list[ColdMessages]:
-        """The stretches that stay such, by ascending id."""
-        if self.cold.is_empty:
-            return []
+    def _ids_by_level(self) -> Mapping[int, Iterable[int]]:
+        """Of `messages`."""
+        if not self._has_levels:
+            return {0: self.messages}
+        ids: dict[int, list[int]] = {}
+        level_of = self._level_of
+        for message_id, (header, _) in self.messages.items():
+            ids.setdefault(level_of(header.priority), []).append(message_id)
+        return ids
+
+    def cold_by_level(self, held: Iterable[int], takes_cold: bool) -> dict[int, list[ColdMessages]]:
+        """The stretches that stay such, of each level by ascending id."""
+        if not self._cold:
+            return {}
         for message_id in (*self.failures, *self.annotations, *held):
             self.warm(message_id)
         self.separate(takes_cold)
-        return self.cold.pop_all()
+        return {level: stretches for level, cold in self._cold.items() if (stretches := cold.pop_all())}
 
     def entries(self) -> list[Entry]:
         """All `messages` by ascending id; the dictionary is empty afterwards."""
@@ -150,7 +179,9 @@ class Loader:
     def __init__(self, sets: ResourceSets) -> None:
         self._sets = sets
         self._catalog = sets.catalog
-        self._contents: dict[int, Contents] = {queue_id: Contents(queue_id) for queue_id in sets.catalog.queues_by_id}
+        self._contents: dict[int, Contents] = {
+            queue_id: Contents(queue) for queue_id, queue in sets.catalog.queues_by_id.items()
+        }
         self._unit: list[LogRecord] = []
         self._base: SnapshotEnd | None = None
         self._is_snapshot = False
@@ -174,7 +205,7 @@ class Loader:
         contents = self._contents.get(stretch.queue)
         if contents is None:
             raise RecordError(0, f"messages for the queue with id {stretch.queue}, which is not declared")
-        contents.cold.add(stretch.messages)
+        contents.add_cold(stretch.messages)
         self.enqueued += stretch.messages.count
 
     def begin_snapshot(self) -> None:
@@ -347,7 +378,7 @@ class Loader:
     def _configured(self, lsn: int, event: ev.Event) -> None:
         """Let the contents follow the queues."""
         if isinstance(event, ev.QueueDeclared):
-            self._contents[lsn] = Contents(lsn)
+            self._contents[lsn] = Contents(self._catalog.queues_by_id[lsn])
         elif isinstance(event, ev.ReplicationChanged):
             self._contents[event.queue].clear()
         if len(self._contents) != len(self._catalog.queues_by_id):
@@ -360,22 +391,33 @@ class Loader:
         total = 0
         for queue_id, contents in self._contents.items():
             queue = self._catalog.queues_by_id[queue_id]
-            cold = contents.cold_in_order(queue.held, queue.messages.cold.can_be)
+            cold = contents.cold_by_level(queue.held, queue.messages.cold.can_be)
             entries = contents.entries()
             if queue.held:
                 self._catalog.holdings.keep_only(queue, entries)
-            total += len(entries) + sum([stretch.count for stretch in cold])
+            total += len(entries) + sum([stretch.count for stretches in cold.values() for stretch in stretches])
             said = contents.annotations
             annotated = [entry.id for entry in entries if entry.id in said] if said else []
-            self._prepend(queue, entries, cold)
+            self._prepend_levels(queue, entries, cold)
             for message_id in annotated:
                 annotate(self._catalog, queue, (message_id,), said[message_id])
         self._catalog.deleted_queues.clear()
         self._catalog.garbage.run()
         return total
 
+    def _prepend_levels(self, queue: Queue, entries: list[Entry], cold: dict[int, list[ColdMessages]]) -> None:
+        """Each level by itself, where the ids of what is cold and those of `entries` are in turn."""
+        if len(cold) < 2:
+            return self._prepend(queue, entries, next(iter(cold.values()), []))
+        level_of = queue.messages.level_of
+        of_level: dict[int, list[Entry]] = {level: [] for level in cold}
+        for entry in entries:
+            of_level.setdefault(level_of(entry.header.priority), []).append(entry)
+        for level, own in of_level.items():
+            self._prepend(queue, own, cold.get(level, []))
+
     def _prepend(self, queue: Queue, entries: list[Entry], cold: list[ColdMessages]) -> None:
-        """Both, by ascending id, the newest first: what comes after is older than all that is there."""
+        """Both, by ascending id, the newest first: what comes after is older than all of its level that is there."""
         while cold or entries:
             at = bisect_left(entries, cold[-1].first_id if cold else 0, key=_entry_id)
             if at < len(entries):
@@ -389,18 +431,15 @@ class Loader:
 
 
 class ColdContents:
-    """The stretches of one queue of which no message was asked for."""
+    """The stretches of one queue, or of a level of it, of which no message was asked for."""
 
-    __slots__ = ("_is_sorted", "_stretches")
+    __slots__ = ("_is_sorted", "_looked_at", "_stretches")
 
     def __init__(self) -> None:
         self._stretches: list[ColdMessages] = []
         self._is_sorted = True
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is none."""
-        return not self._stretches
+        self._looked_at: tuple[ColdMessages | None, list[int]] = None, []
+        """The last one that was looked through, and its ids: what is removed is asked for in their order, mostly."""
 
     def add(self, stretch: ColdMessages) -> None:
         """In any order: a snapshot that was made beside the broker has the newest first."""
@@ -408,14 +447,20 @@ class ColdContents:
         self._is_sorted = False
 
     def pop(self, message_id: int) -> ColdMessages | None:
-        """The stretch among whose ids that one may be; it is not here any more. Once none is `mixed` with another."""
+        """The stretch that has that message; it is not here any more. Once none is `mixed` with another."""
         if not self._stretches:
             return None
         self._sort()
         at = bisect_right(self._stretches, message_id, key=_first_id) - 1
         if at < 0 or self._stretches[at].last_id < message_id:
             return None
-        return self._stretches.pop(at)
+        stretch, ids = self._looked_at
+        if stretch is not self._stretches[at]:
+            stretch = self._stretches[at]
+            ids = stretch.ids()
+            self._looked_at = stretch, ids
+        place = bisect_left(ids, message_id)
+        return self._stretches.pop(at) if ids[place] == message_id else None
 
     def pop_all(self) -> list[ColdMessages]:
         """All of them, by ascending id."""

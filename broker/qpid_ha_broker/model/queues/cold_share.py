@@ -36,7 +36,7 @@ class ColdShare:
 
     @property
     def can_be(self) -> bool:
-        """Whether `prepend` may be called: the queue gives its messages in the order of their ids."""
+        """Whether `prepend` may be called: the queue gives its messages in the order of their ids, those of a level."""
         return self._order.takes_cold
 
     def prepend(self, stretches: Sequence[ColdMessages]) -> int:
@@ -58,7 +58,7 @@ class ColdShare:
 
     def find_others(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
         """The messages with `ids` without what is cold, unless it is in an `outdated` file."""
-        return self._order.find_all(self._order.not_cold_in_others(ids, outdated))
+        return self._order.find_others(ids, outdated)
 
     def replace(self, old: ColdMessages, new: ColdMessages) -> bool:
         """The messages of `old` are in another file now. Whether they are still cold: else nothing is done."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.headers import MessageHeader
@@ -108,9 +108,9 @@ class Order(ABC):
         """Messages that are cold, or were when somebody looked, are not to be read together. Whether they could be."""
         return False
 
-    def not_cold_in_others(self, ids: Sequence[int], files: Container[str]) -> Sequence[int]:
-        """`ids` without those that are among messages which are cold, in other files than `files`."""
-        return ids
+    def find_others(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
+        """Those of `ids` that are here without what is cold, unless it is in an `outdated` file."""
+        return self.find_all(ids)
 
     @abstractmethod
     def take_all(self) -> list[Entry]:
@@ -255,48 +255,68 @@ class LastValue(Fifo):
 
 
 class ByPriority(Order):
-    """Higher priorities first; one with a share rests after that many messages in a row, while lower ones wait."""
+    """Higher priorities first; one with a share rests after that many messages in a row, while lower ones wait.
+
+    Each level is a sequence of its own, made for its first message: most queues have one priority alone. What is cold
+    lies in the level of its header's priority, all of a stretch in one.
+    """
 
     __slots__ = ("_level_of", "_levels", "_shares")
 
+    takes_cold = True
+
     def __init__(self, shares: Sequence[int]) -> None:
         """`shares`: of each level, the lowest first; 0: it has none, and goes on while it has messages."""
-        self._levels = [MessageSequence() for _ in shares]
+        self._levels = [_NOT_MADE] * len(shares)
         self._level_of = _levels_by_priority(len(self._levels))
         """By AMQP priority: without a call, for each message asks twice."""
         self._shares = shares
 
+    def _made(self) -> list[MessageSequence]:
+        return [level for level in self._levels if level is not _NOT_MADE]
+
+    def _level_for(self, priority: int) -> MessageSequence:
+        """That of messages with this priority, made now if it was not there."""
+        at = self._level_of[priority]
+        if self._levels[at] is _NOT_MADE:
+            self._levels[at] = MessageSequence()
+        return self._levels[at]
+
     def __len__(self) -> int:
-        return sum(map(len, self._levels))
+        return sum(map(len, self._made()))
 
     def __iter__(self) -> Iterator[Entry]:
-        for level in reversed(self._levels):
+        for level in reversed(self._made()):
             yield from level
 
     def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
-        for level in self._levels:
-            yield from level.walk(most)
+        for level in self._levels:  # as they are when their turn comes
+            if level is not _NOT_MADE:
+                yield from level.walk(most)
 
     def level_of(self, priority: int) -> int:
         return self._level_of[priority]
 
     def append(self, entry: Entry) -> Entry | None:
-        self._levels[self._level_of[entry.header.priority]].append(entry)
+        self._level_for(entry.header.priority).append(entry)
         return None
 
     def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
-        self._levels[self._level_of[header.priority]].append_plain(message_id, header, body)
+        level = self._levels[self._level_of[header.priority]]
+        if level is _NOT_MADE:
+            level = self._level_for(header.priority)
+        level.append_plain(message_id, header, body)
 
     def remove(self, entry: Entry) -> None:
         self._levels[self._level_of[entry.header.priority]].remove(entry)
 
     def find(self, message_id: int) -> Entry | None:
-        return next((entry for level in self._levels if (entry := level.find(message_id))), None)
+        return next((entry for level in self._looked_through() if (entry := level.find(message_id))), None)
 
     def find_all(self, ids: Sequence[int]) -> list[Entry]:
         present: list[Entry] = []
         missing = ids
-        for level in self._levels:
+        for level in self._looked_through():
             here = level.find_all(missing)
             if here:
                 present += here
@@ -306,47 +326,78 @@ class ByPriority(Order):
                 break
         return present
 
+    def _looked_through(self) -> list[MessageSequence]:
+        """Those levels in which a message may be, the highest first: what is asked for by its id has mostly been given
+        out, and to look where it is not may open blocks."""
+        return [level for level in reversed(self._levels) if level.length]
+
+    def _level_with(self, cold: ColdMessages) -> MessageSequence:
+        return self._levels[self._level_of[cold.header.priority]]
+
+    def prepend_cold(self, stretches: Sequence[ColdMessages]) -> None:
+        parts: list[list[ColdMessages]] = [[] for _ in self._levels]
+        for stretch in stretches:
+            parts[self.level_of(stretch.header.priority)].append(stretch)
+        for part in filter(None, parts):
+            self._level_for(part[0].header.priority).prepend_cold(part)
+
+    def cold_within(self, first_id: int, last_id: int) -> list[ColdMessages]:
+        return [cold for level in self._made() for cold in level.cold_within(first_id, last_id)]
+
+    def replace_cold(self, old: ColdMessages, new: ColdMessages) -> bool:
+        return self._level_with(old).replace_cold(old, new)
+
+    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
+        return self._level_with(cold).bring_cold(cold, bodies)
+
+    def give_up_cold(self, cold: ColdMessages) -> bool:
+        return self._level_with(cold).give_up_cold(cold)
+
+    def find_others(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
+        # A level leaves out what is among its own cold messages: there may be others of another level.
+        return [entry for level in self._looked_through() for entry in level.find_others(ids, outdated)]
+
     def prepend(self, entries: Sequence[Entry]) -> None:
         parts: list[list[Entry]] = [[] for _ in self._levels]
         for entry in entries:
             parts[self.level_of(entry.header.priority)].append(entry)
-        for level, part in zip(self._levels, parts, strict=True):
-            level.prepend(part)
+        for part in filter(None, parts):
+            self._level_for(part[0].header.priority).prepend(part)
 
     def take_all(self) -> list[Entry]:
-        return sorted((entry for level in self._levels for entry in level.take_all()), key=_entry_id)
+        return sorted((entry for level in self._made() for entry in level.take_all()), key=_entry_id)
 
     def dismantle(self) -> Task:
-        for level in self._levels:
+        for level in self._made():
             yield from level.dismantle()
 
     def newest_before(self, bound: int, limit: int) -> list[Entry]:
-        candidates = [entry for level in self._levels for entry in level.newest_before(bound, limit)]
+        candidates = [entry for level in self._made() for entry in level.newest_before(bound, limit)]
         return sorted(candidates, key=_entry_id)[-limit:] if limit > 0 else []
 
     def renumber(self, new_ids: Mapping[int, int]) -> None:
-        for level in self._levels:
+        for level in self._made():
             level.renumber(new_ids)
 
     def go_back(self, most: int) -> None:
-        for level in self._levels:
+        for level in self._made():
             level.go_back(most)
 
     def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
-        cursors = [HistoryCursor(level, 0) if of_all else Cursor(level) for level in self._levels]
-        return PriorityPosition(self, self._levels, cursors, self._shares if sharing else ())
+        cursor_in = partial(HistoryCursor, after=0) if of_all else Cursor
+        return PriorityPosition(self, self._levels, cursor_in, self._shares if sharing else ())
 
     def position_after(self, message_id: int) -> OrderCursor:
         return ArrivalPosition(self, self._levels, message_id)
 
     def id_ahead(self, message_id: int, count: int) -> int:
-        return max(level.id_ahead(message_id, count) for level in self._levels)
+        return max((level.id_ahead(message_id, count) for level in self._made()), default=0)
 
     def newest_id(self, most: int) -> int:
-        return max(level.newest_id(most) for level in self._levels)
+        return max((level.newest_id(most) for level in self._made()), default=0)
 
     def displacing_position(self) -> OrderCursor:
-        return PriorityPosition(self, self._levels, list(map(FreeCursor, self._levels)), (), lowest_first=True)
+        return PriorityPosition(self, self._levels, FreeCursor, (), lowest_first=True)
 
 
 @cache
@@ -356,24 +407,51 @@ def _levels_by_priority(count: int) -> bytes:
     return bytes(min(max(priority - lowest, 0), count - 1) for priority in range(1 << 8))
 
 
+_NOT_MADE: Final = MessageSequence()
+"""A level to which nothing has come yet; never changed."""
+
+
 class _LevelsPosition(OrderCursor):
-    """A cursor in each level."""
+    """A cursor in each level in which it has looked: in another one it would stand at the start."""
 
-    __slots__ = ("_cursors", "_order")
+    __slots__ = ("_cursor_in", "_cursors", "_levels", "_next", "_order")
 
-    def __init__(self, order: ByPriority, cursors: Sequence[Cursor]) -> None:
+    def __init__(
+        self, order: ByPriority, levels: Sequence[MessageSequence], cursor_in: Callable[[MessageSequence], Cursor]
+    ) -> None:
+        """`levels`: those of `order`, of which more may be made."""
         self._order = order
-        self._cursors = cursors
+        self._levels = levels
+        self._cursor_in = cursor_in
+        self._cursors: list[Cursor | None] = [None] * len(levels)
+        self._next: Cursor | None = None
+        """Before the entry that `peek` gave."""
+
+    def _cursor(self, level: int) -> Cursor:
+        """In a level that has, or had, messages."""
+        cursor = self._cursors[level]
+        if cursor is None:
+            cursor = self._cursors[level] = self._cursor_in(self._levels[level])
+        return cursor
+
+    def skip(self) -> None:
+        if self._next is not None:
+            self._next.skip()
 
     def rewind(self, entry: Entry) -> None:
-        self._cursors[self._order.level_of(entry.header.priority)].rewind(entry)
+        cursor = self._cursors[self._order.level_of(entry.header.priority)]
+        if cursor is not None:
+            cursor.rewind(entry)
 
     def restart(self) -> None:
-        for cursor in self._cursors:
+        for cursor in filter(None, self._cursors):
             cursor.restart()
 
     def has_passed(self, entry: Entry) -> bool:
-        return entry.body is None or self._cursors[self._order.level_of(entry.header.priority)].has_passed(entry)
+        if entry.body is None:
+            return True
+        cursor = self._cursors[self._order.level_of(entry.header.priority)]
+        return cursor is not None and cursor.has_passed(entry)
 
 
 class PriorityPosition(_LevelsPosition):
@@ -383,22 +461,21 @@ class PriorityPosition(_LevelsPosition):
     row waits for a round.
     """
 
-    __slots__ = ("_given", "_level", "_levels", "_scan", "_shares")
+    __slots__ = ("_given", "_level", "_scan", "_shares")
 
     def __init__(
         self,
         order: ByPriority,
         levels: Sequence[MessageSequence],
-        cursors: Sequence[Cursor],
+        cursor_in: Callable[[MessageSequence], Cursor],
         shares: Sequence[int],
         lowest_first: bool = False,
     ) -> None:
-        super().__init__(order, cursors)
-        self._levels = levels
+        super().__init__(order, levels, cursor_in)
         self._shares = shares if any(shares) else ()
-        self._given = [0] * len(cursors)
+        self._given = [0] * len(self._shares)
         self._level = 0
-        ascending = range(len(cursors))
+        ascending = range(len(levels))
         self._scan = ascending if lowest_first else ascending[::-1]
 
     def peek(self) -> Entry | None:
@@ -406,25 +483,31 @@ class PriorityPosition(_LevelsPosition):
         levels, cursors = self._levels, self._cursors
         for level in self._scan:
             # Most levels are empty nearly always, and each message asks all that are above its own.
-            if not levels[level].length or (entry := cursors[level].peek()) is None:
+            if not levels[level].length:
+                continue
+            cursor = cursors[level] or self._cursor(level)
+            if (entry := cursor.peek()) is None:
                 continue
             if shares and 0 < shares[level] <= self._given[level]:
                 resting = True
                 continue
-            self._level = level
+            self._level, self._next = level, cursor
             return entry
         if resting:
-            self._given = [0] * len(self._cursors)
+            self._given = [0] * len(shares)
             return self.peek()
         return None
 
     def skip(self) -> None:
-        self._cursors[self._level].skip()
-        self._given[self._level] += 1
+        if self._next is not None:
+            self._next.skip()
+        if self._shares:
+            self._given[self._level] += 1
 
     def ahead(self) -> Iterator[Entry]:
         """As many of each level in turn as its share is, all of one without."""
-        rest = [(self._cursors[level].ahead(), self._shares[level] if self._shares else 0) for level in self._scan]
+        levels = [level for level in self._scan if self._levels[level].length]
+        rest = [(self._cursor(level).ahead(), self._shares[level] if self._shares else 0) for level in levels]
         while rest:
             still = []
             for entries, share in rest:
@@ -438,22 +521,21 @@ class PriorityPosition(_LevelsPosition):
 class ArrivalPosition(_LevelsPosition):
     """In the order in which messages came, across all priorities."""
 
-    __slots__ = ("_next",)
+    __slots__ = ()
 
-    def __init__(self, order: ByPriority, levels: list[MessageSequence], after: int) -> None:
-        super().__init__(order, [HistoryCursor(level, after) for level in levels])
-        self._next = self._cursors[0]
+    def __init__(self, order: ByPriority, levels: Sequence[MessageSequence], after: int) -> None:
+        super().__init__(order, levels, partial(HistoryCursor, after=after))
 
     def peek(self) -> Entry | None:
         oldest: Entry | None = None
-        for cursor in self._cursors:
+        for cursor in self._looked_at():
             entry = cursor.peek()
             if entry is not None and (oldest is None or entry.id < oldest.id):
                 oldest, self._next = entry, cursor
         return oldest
 
-    def skip(self) -> None:
-        self._next.skip()
-
     def ahead(self) -> Iterator[Entry]:
-        return merge(*(cursor.ahead() for cursor in self._cursors), key=_entry_id)
+        return merge(*(cursor.ahead() for cursor in self._looked_at()), key=_entry_id)
+
+    def _looked_at(self) -> list[Cursor]:
+        return [self._cursor(at) for at, level in enumerate(self._levels) if level.length]

@@ -505,8 +505,8 @@ class MessageSequence:
         block.was_cold = None
         return True
 
-    def not_cold_in_others(self, ids: Sequence[int], files: Container[str]) -> list[int]:
-        """`ids` without those that are among messages which are cold, in other files than `files`."""
+    def find_others(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
+        """Those of `ids` that are here without what is cold, unless it is in an `outdated` file."""
         kept: list[int] = []
         first_id = end_id = 0
         is_kept = True
@@ -514,10 +514,10 @@ class MessageSequence:
             if not first_id <= message_id < end_id:
                 block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
                 first_id, end_id = block.first_id, NO_LIMIT if block.next is None else block.next.first_id
-                is_kept = block.cold is None or block.cold.source.name in files
+                is_kept = block.cold is None or block.cold.source.name in outdated
             if is_kept:
                 kept.append(message_id)
-        return kept
+        return self.find_all(kept)
 
     def take_all(self) -> list[Entry]:
         """Empty the sequence; the entries keep their bodies. Cursors go on with what comes later."""
