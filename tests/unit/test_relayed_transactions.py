@@ -282,6 +282,33 @@ def test_a_primary_that_is_lost_before_the_discharge_has_rolled_back(
     assert held.settled
 
 
+@pytest.mark.parametrize("settles", [False, True], ids=["unsettled", "settled"])
+def test_what_is_accepted_after_the_primary_was_lost_does_not_count_and_its_consumer_goes_on(
+    proxied: PairedProxy, worker: Worker, settles: bool
+) -> None:
+    """As a transacted session of Qpid JMS does, which hears of it by its commit alone, and goes on with its consumer."""
+    worker.send("a", "b")
+    link = worker.consumer(2)
+    first, second = worker.received(link)
+    work = worker.coordinator.declare()
+    worker.answer(work, first)
+    proxied.cut()
+    worker.answer(work, second, settles=settles)
+    proxied.connect_upstream()
+    assert worker.coordinator.discharge(work).remote_state == REJECTED
+    assert link.state & proton.Endpoint.REMOTE_ACTIVE
+    assert there(proxied) == ["a", "b"]
+    assert [entry.holder is None for entry in proxied.primary.queue("q").messages] == [False, settles]
+    again = worker.coordinator.declare()
+    if settles:
+        link.flow(1)
+        proxied.settle_down()
+        (second,) = worker.received(link)
+    worker.answer(again, first, second)
+    assert worker.coordinator.discharge(again).remote_state == ACCEPTED
+    assert there(proxied) == []
+
+
 def test_a_message_that_comes_when_its_primary_has_ended_the_link_is_rolled_back_with_the_rest(
     proxied: PairedProxy, worker: Worker
 ) -> None:

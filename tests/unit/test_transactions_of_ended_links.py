@@ -187,3 +187,31 @@ def test_a_message_without_a_transaction_takes_none_with_it(broker: PairedBroker
     client.send(work.link, proton.Message("b"))
     assert work.discharge_at_once().remote_state == ACCEPTED
     assert broker.queue("q").messages.count == 1
+
+
+@pytest.mark.parametrize("settles", [False, True], ids=["unsettled", "settled"])
+def test_a_consumer_that_accepts_in_a_transaction_that_has_failed_goes_on(
+    broker: PairedBroker, client: PairedClient, settles: bool
+) -> None:
+    """As a transacted session of Qpid JMS does, whose listener consumes while its messages are refused: it settles what
+    it accepts, hears by its commit that all was rolled back, and goes on with the same consumer."""
+    work = Work(broker, client, None)
+    source = client.receiver("source", 1, answers_first=True)
+    publish_message(client, work.link, work.id, proton.Message("b", address="$nowhere"))
+    client.publish("source", "moved")
+    ((held, _),) = client.received(source)
+    answer(held, work.id, settles=settles)
+    broker.settle_down()
+    work.check_rolled_back(work.discharge_at_once())
+    assert source.state & proton.Endpoint.REMOTE_ACTIVE
+    (entry,) = broker.queue("source").messages
+    assert (entry.holder is None, entry.delivery_count) == (settles, int(settles))
+    if settles:
+        source.flow(1)
+        broker.settle_down()
+        ((held, _),) = client.received(source)
+    again = work.coordinator.declare()
+    answer(held, again)
+    broker.settle_down()
+    assert work.coordinator.discharge(again).remote_state == ACCEPTED
+    assert broker.queue("source").messages.count == 0

@@ -13,7 +13,8 @@ import proton
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.consumer_credit import CreditedConsumer, most_messages
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
-from qpid_ha_broker.amqp.links.transacted_links import FAILED, RelayedAccept
+from qpid_ha_broker.amqp.links.outgoing import FAILED
+from qpid_ha_broker.amqp.links.transacted_links import RelayedAccept
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import NodeWait, Told
 from qpid_ha_broker.amqp.relaying.far_connection import AnyFar

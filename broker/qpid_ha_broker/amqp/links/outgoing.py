@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterable
-from typing import Any
+from typing import Any, Final
 
 import proton
 
@@ -45,6 +45,7 @@ _OUTCOME_NAMES = {
     "amqp:released:list": engine.RELEASED,
     "amqp:modified:list": engine.MODIFIED,
 }
+FAILED: Final = Outcome(engine.MODIFIED, failed=True)
 
 
 Answered = tuple[Delivery, int, Any]
@@ -320,7 +321,11 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     # --- transactions
 
     def _answered_in_transaction(self, delivery: Delivery, entry: Entry, settled: bool) -> None:
-        """Accepted counts at the discharge; other outcomes return the message at once, which loses nothing."""
+        """Accepted counts at the discharge; other outcomes return the message at once, which loses nothing.
+
+        In a transaction that has failed already nothing is accepted, and its client hears that by the discharge: the
+        message is as after a rollback, the consumer's, or, where it has settled, somebody else's.
+        """
         if isinstance(entry.holder, Transaction):
             if settled:
                 entry.holder.abandon(entry)
@@ -333,13 +338,18 @@ class OutgoingLink(PacedConsumer, EachDisposition):
         except (AmqpError, ValueError) as error:
             self.end(AmqpError(UNKNOWN_TRANSACTION, str(error)))
             return
-        try:
-            transactions.join(transaction, self.hosted)
-            transactions.check_accept(transaction)
-        except AmqpError as error:
-            transactions.fail(transaction, error)
-            self.end(error)
-            return
+        if transaction.failure is None:
+            try:
+                transactions.join(transaction, self.hosted)
+                transactions.check_accept(transaction)
+            except AmqpError as error:
+                transactions.fail(transaction, error)
+                self.end(error)
+                return
+        elif outcome.state == engine.ACCEPTED:
+            if not settled:
+                return
+            outcome = FAILED
         if outcome.state != engine.ACCEPTED:
             self._settled(delivery)
             self._return(entry, outcome)

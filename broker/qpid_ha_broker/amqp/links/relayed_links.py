@@ -24,9 +24,9 @@ import proton
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarConsumer, FarDelivery, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
+from qpid_ha_broker.amqp.links.outgoing import FAILED
 from qpid_ha_broker.amqp.links.transacted_links import (
     ACCEPTED,
-    FAILED,
     HeldMessage,
     RelayedAccepts,
     RelayedPublishes,

@@ -25,8 +25,9 @@ import proton
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.far_link import ClientFarLink, FarConsumer, FarDelivery, FarPublisher
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
+from qpid_ha_broker.amqp.links.outgoing import FAILED
 from qpid_ha_broker.amqp.links.remote_connection import RemoteConnection
-from qpid_ha_broker.amqp.links.transacted_links import FAILED, RELEASED
+from qpid_ha_broker.amqp.links.transacted_links import RELEASED
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.terminus import SHARED, read_terminus
 from qpid_ha_broker.amqp.wire import engine

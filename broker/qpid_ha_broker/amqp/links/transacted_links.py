@@ -9,6 +9,7 @@ for the client's delivery is here, and is as at the primary:
    When the transaction is lost or rolled back it is still the client's, which may accept it again.
 3. One that is accepted and settled is the primary's: after a rollback somebody else gets it, as a failed delivery.
 4. Other outcomes do not wait for the discharge.
+5. What is accepted in one that is lost already is as in 2 and 3 after a rollback: the client hears by the discharge.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from weakref import ref
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.incoming import ACCEPTED_OUTCOME
-from qpid_ha_broker.amqp.links.outgoing import read_outcome
+from qpid_ha_broker.amqp.links.outgoing import FAILED, read_outcome
 from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator, RelayedTransaction
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire import engine
@@ -27,7 +28,6 @@ from qpid_ha_broker.amqp.wire.conditions import TRANSACTION_ROLLBACK, UNKNOWN_TR
 from qpid_ha_broker.amqp.wire.engine import Delivery, Outcome, RemoteOutcome, Sender
 
 ACCEPTED: Final = Outcome(engine.ACCEPTED)
-FAILED: Final = Outcome(engine.MODIFIED, failed=True)
 RELEASED: Final = Outcome(engine.RELEASED)
 _LINK_LOST: Final = AmqpError(
     TRANSACTION_ROLLBACK, "a link was lost on which messages of the transaction were under way; it is rolled back"
@@ -355,15 +355,19 @@ class RelayedAccepts:
         except (AmqpError, ValueError) as error:
             link.end(AmqpError(UNKNOWN_TRANSACTION, str(error)))
             return None
-        try:
-            relayed = connection.transactions.join_relayed(transaction, link.set_name, link.new_coordinator)
-        except AmqpError as error:
-            connection.transactions.fail(transaction, error)
-            link.end(error)
-            return None
+        relayed: RelayedTransaction | None = None
+        if transaction.failure is None:
+            try:
+                relayed = connection.transactions.join_relayed(transaction, link.set_name, link.new_coordinator)
+            except AmqpError as error:
+                connection.transactions.fail(transaction, error)
+                link.end(error)
+                return None
         if outcome.state != engine.ACCEPTED:
             is_known = outcome.state in (engine.REJECTED, engine.RELEASED, engine.MODIFIED)
             return outcome if is_known else FAILED
+        if relayed is None:
+            return FAILED if settled else None
         work = held.accepted = RelayedAccept(self, relayed, held)
         self._unsent[work] = None
         if settled:
