@@ -114,7 +114,7 @@ def test_a_certificate_made_as_documented_is_good_for_the_names_in_it_and_for_no
 ) -> None:
     for name in ("pem", "key"):
         shutil.copy(authority.certificate.with_suffix(f".{name}"), tmp_path / f"ca.{name.replace('pem', 'crt')}")
-    blocks = titled_blocks("operations.md", "sh")
+    blocks = titled_blocks("runbooks/certificates.md", "sh")
     made = subprocess.run(["sh", "-ec", blocks["certificate"]], cwd=tmp_path, capture_output=True, timeout=30)
     assert made.returncode == 0, made.stderr
     settings = {"tls.certificate": tmp_path / "node1.crt", "tls.key": tmp_path / "node1.key"}

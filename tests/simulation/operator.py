@@ -1,4 +1,4 @@
-"""A human with docs/operations.md in hand: decides when brokers honestly refuse, and only then."""
+"""A human with docs/runbooks in hand: decides when brokers honestly refuse, and only then."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_whichever_unit_is_enabled_has_the_one_name_that_the_pages_use() -> None
         unit.optionxform = str  # type: ignore[assignment, method-assign]
         unit.read(ROOT / "systemd" / f"{name}.service", encoding="utf-8")
         assert unit["Install"]["Alias"] == "qpid-ha.service"
-    pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")}
     wrong = re.compile(r"systemctl (?:stop|start|restart) (?:qpidd|qpid-ha-agent)\b(?!` where)")
     assert {name: wrong.findall(text) for name, text in pages.items() if wrong.search(text)} == {}
 

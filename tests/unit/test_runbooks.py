@@ -1,74 +1,66 @@
-"""The commands that the pages show: each is one that the tools take, and none is repeated without an end."""
+"""A page for each runbook, which somebody finds at 3 a.m.: from the table, from a finding, from an alert."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import click
 import pytest
+import yaml
 
-from qpid_ha_agent.cli.admin import admin
-from qpid_ha_broker.ha.record_keeper import COORDINATOR, controller_of
-from typed_commands import parse
+from doc_blocks import DOCS, ROOT, blocks_of, without_blocks
+from qpid_ha_agent.diagnosis.findings import KINDS, PAGES, Severity
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "vagrant" / "README.md"])
-_BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-_COMMAND = re.compile(r"(?:^\s*|&&\s*|[|;']\s*|\bdo\s+|\bthen\s+)(?:\S*/)?qpid-ha (?P<words>[^#|&;')]*)")
-_INLINE = re.compile(r"`qpid-ha ([^`]+)`")
-_PLACES = {"$node": "node1", "...": "ha.brokers-url=amqp://a:5672", "HOST:PORT": "node1:5672"}
+RUNBOOKS = sorted((DOCS / "runbooks").glob("*.md"))
+STEPS = ["What you see", "What it means", "Do", "Check"]
 
 
-def lines(page: Path) -> Iterator[str]:
-    """Those of the blocks with commands; one that ends with a backslash goes on in the next."""
-    for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
-        yield from re.sub(r"\\\n\s*", " ", block).splitlines()
+@pytest.mark.parametrize("page", RUNBOOKS, ids=lambda page: page.stem)
+def test_a_runbook_says_what_one_sees_what_it_means_what_to_do_and_how_to_check(page: Path) -> None:
+    text = without_blocks(page)
+    assert text.startswith("# ")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[: len(STEPS)] == STEPS
+    for step in STEPS:
+        assert part(page, step).strip(), f"{step}: nothing"
+    of_check = part(page, "Check")
+    assert [block for block in blocks_of(page) if block.language == "sh" and block.text.strip() in dedented(of_check)]
 
 
-def commands(page: Path) -> list[str]:
-    """What stands behind `qpid-ha`, for each time that it is called."""
-    return [found["words"].strip() for line in lines(page) for found in _COMMAND.finditer(line.partition("  #")[0])]
+def part(page: Path, heading: str) -> str:
+    """What stands below a heading, its blocks too."""
+    return page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
-def mentions(page: Path) -> list[str]:
-    """The same of those in a sentence, which may leave out what a command is about."""
-    return _INLINE.findall(page.read_text(encoding="utf-8").replace("\n", " "))
+def dedented(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines())
 
 
-def as_typed(words: str) -> list[str]:
-    """With something in the places of what the page leaves open."""
-    for place, value in _PLACES.items():
-        words = words.replace(place, value)
-    return shlex.split(words)
+def test_the_table_of_operations_leads_to_every_runbook() -> None:
+    rows = [line for line in without_blocks(DOCS / "operations.md").splitlines() if line.startswith("|")]
+    of_table = [row for row in rows if not row.startswith("| [`")]  # those are findings
+    named = {name for row in of_table for name in re.findall(r"\(runbooks/([\w-]+)\.md", row)}
+    assert named == {page.stem for page in RUNBOOKS}
 
 
-SHOWN = [pytest.param(words, id=f"{page.stem}: {words}") for page in PAGES for words in dict.fromkeys(commands(page))]
-REFUSALS = "".join([*COORDINATOR, *controller_of("orders")])
-"""What members of resource sets refuse with: it names commands, too."""
-MENTIONED = [pytest.param(text, id=f"{page.stem}: {text}") for page in PAGES for text in dict.fromkeys(mentions(page))]
+def test_each_finding_has_a_page_and_each_urgent_one_a_page_that_says_what_to_do() -> None:
+    assert set(PAGES) == set(KINDS)
+    for key, target in PAGES.items():
+        assert (DOCS / target.partition("#")[0]).is_file(), key
+        if KINDS[key].severity is Severity.CRITICAL:
+            assert target.startswith("runbooks/") or target == "groups.md#when-something-fails", key
 
 
-def test_the_pages_show_commands() -> None:
-    assert len(SHOWN) > 30
+def test_an_alert_leads_to_the_page_of_its_finding() -> None:
+    (group,) = yaml.safe_load((ROOT / "contrib" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    pages: dict[str, set[str]] = {}
+    for key, kind in KINDS.items():
+        pages.setdefault(kind.alert, set()).add(f"docs/{PAGES[key]}")
+    for rule in group["rules"]:
+        if rule["alert"] in pages:
+            assert rule["annotations"]["runbook"] in pages[rule["alert"]], rule["alert"]
 
 
-@pytest.mark.parametrize("words", SHOWN)
-def test_a_command_that_a_page_shows_is_one(words: str) -> None:
-    with suppress(click.exceptions.Exit):  # --help, --version
-        parse(admin, as_typed(words))
-
-
-@pytest.mark.parametrize("text", [*MENTIONED, *dict.fromkeys(_INLINE.findall(REFUSALS))])
-def test_a_command_that_a_sentence_names_is_one(text: str) -> None:
-    with suppress(click.exceptions.Exit, click.MissingParameter, click.exceptions.NoArgsIsHelpError):
-        parse(admin, as_typed(text))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_no_page_asks_again_and_again_without_an_end(page: Path) -> None:
-    """A login that is refused would be refused for ever: `status --expect STATE --wait DURATION` ends."""
-    assert [line for line in lines(page) if re.search(r"\b(until|while)\b.*qpid-ha", line)] == []
+def test_a_runbook_names_the_findings_that_lead_to_it() -> None:
+    for key, target in PAGES.items():
+        if target.startswith("runbooks/"):
+            assert f"`{key}`" in (DOCS / target).read_text(encoding="utf-8"), f"{target} has no {key}"

@@ -34,7 +34,7 @@ def run(config: Path, changes: tuple[str, ...], qpidd: str | None) -> None:
     While the broker is primary the agent has ha.virtual-ip on this machine; it runs ha.on-promoted and ha.on-demoted.
     With `workers` it is that for each of the machine's brokers, in a process of its own, and restarts those that fail.
     With ha.failback: preferred a primary makes way for a broker of higher ha.priority. `qpid-ha pause` has all agents
-    leave their brokers alone. docs/operations.md has more about each.
+    leave their brokers alone. docs/runbooks/virtual-ip.md, failback.md and maintenance.md have more about each.
     """
     import asyncio
 

@@ -87,7 +87,7 @@ def diagnosis_text(gathered: Gathered, findings: list[Finding]) -> str:
     for finding in findings:
         lines += _filled(f"{finding.kind.severity}: {finding.text} ({finding.key})")
         lines += _filled(f"  {finding.kind.meaning[0].upper()}{finding.kind.meaning[1:]}.")
-        lines += [*(f"    {cell(command)}" for command in finding.commands), ""]
+        lines += [*(f"    {cell(command)}" for command in finding.commands), f"  {finding.page}", ""]
     asked = ", ".join(broker.name for broker in gathered.facts.brokers)
     outcome = f"{len(findings)} findings" if findings else "nothing is wrong"
     lines += _filled(f"{outcome}; asked: {asked or 'no broker'}")

@@ -153,12 +153,12 @@ def _agents_coordinator(verb: str, nodes: tuple[str, ...]) -> CoordinatorSetting
         raise CliFailure(
             f"Pacemaker starts and stops brokers here, so ask it, for one node after the other, the primary's last: "
             f"crm node standby {node}; crm node online {node} (pcs node standby {node}; pcs node unstandby {node}); "
-            f"then qpid-ha -b amqp://{node}:5672 status --expect ready --wait 10m; docs/pacemaker.md, Rolling upgrade",
+            f"then qpid-ha -b amqp://{node}:5672 status --expect ready --wait 10m; docs/pacemaker.md#rolling-upgrade",
             NO,
         )
     raise CliFailure(
         f"ha.coordinator is none: no agent runs brokers here that could be asked. On {node}: systemctl restart qpidd; "
-        "docs/operations.md, Rolling upgrade, By hand",
+        "docs/runbooks/rolling-upgrade.md#by-hand",
         NO,
     )
 

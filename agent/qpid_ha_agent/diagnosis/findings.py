@@ -1,7 +1,7 @@
 """All that a diagnosis can find, in one table: how urgent it is, when it is found, and what it means for users.
 
 docs/operations.md shows the table, and a test compares. The alert is the one of contrib/prometheus/alerts.yml for the
-same condition.
+same condition, and the page says what to do (`PAGES`).
 """
 
 from __future__ import annotations
@@ -337,6 +337,66 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
     }
 )
 """By key; of the same severity, what comes first is to be mended first."""
+PAGES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "nobody-answers": "runbooks/nobody-is-primary.md",
+        "no-primary": "runbooks/nobody-is-primary.md",
+        "promotion-refused": "runbooks/promote-was-refused.md",
+        "two-primaries": "runbooks/two-primaries.md",
+        "two-clusters": "runbooks/two-primaries.md",
+        "two-coordinators": "runbooks/two-primaries.md",
+        "name-twice": "runbooks/two-primaries.md",
+        "commits-wait": "runbooks/publishers-hang.md",
+        "too-few-in-sync": "runbooks/publishers-hang.md",
+        "set-without-primary": "runbooks/set-without-primary.md",
+        "group-withheld": "groups.md#when-something-fails",
+        "store-cannot-write": "runbooks/full-disk.md",
+        "messages-unreadable": "runbooks/lost-disk.md",
+        "store-damaged": "runbooks/lost-disk.md",
+        "data-dir-read-only": "runbooks/full-disk.md",
+        "certificate-expired": "runbooks/certificates.md",
+        "login-refused": "runbooks/broker-is-away.md",
+        "broker-silent": "runbooks/broker-is-away.md",
+        "broker-not-running": "runbooks/broker-is-away.md",
+        "broker-hangs": "runbooks/broker-is-away.md",
+        "link-broken": "runbooks/broker-is-away.md",
+        "no-backup": "runbooks/broker-is-away.md",
+        "backup-not-following": "runbooks/broker-is-away.md",
+        "backup-expected": "runbooks/publishers-hang.md",
+        "backup-lags": "runbooks/publishers-hang.md",
+        "paused": "runbooks/maintenance.md",
+        "set-below-replicas": "cluster.md#how-many-replicas",
+        "group-transport": "groups.md#corosync",
+        "group-member-outside": "groups.md#when-something-fails",
+        "group-queue-stuck": "groups.md#when-something-fails",
+        "sets-not-known": "runbooks/set-without-primary.md",
+        "controller-stopped": "runbooks/set-without-primary.md",
+        "coordinator-unusable": "runbooks/coordinator-out-of-reach.md",
+        "coordinators-differ": "runbooks/two-primaries.md",
+        "addresses-differ": "runbooks/two-primaries.md",
+        "agent-not-running": "runbooks/broker-is-away.md",
+        "fails-over-often": "runbooks/failover.md",
+        "memory-near-limit": "runbooks/publishers-hang.md",
+        "disk-nearly-full": "runbooks/full-disk.md",
+        "certificate-expires": "runbooks/certificates.md",
+        "configuration-invalid": "settings.md",
+        "acl-file-invalid": "security.md#access-control",
+        "everybody-administers": "security.md#access-control",
+        "acl-missing": "security.md#without-rules",
+        "setting-not-in-force": "operations.md#settings-of-the-cluster",
+        "audit-lines-lost": "security.md#audit-log",
+        "backup-catches-up": "states.md#catchup",
+        "broker-draining": "runbooks/stop-a-broker-with-sets.md",
+        "coordinator-moved": "coordinators.md#move-to-another-one",
+        "versions-differ": "runbooks/rolling-upgrade.md",
+        "clock-differs": "architecture.md#by-what-time-a-message-expires",
+        "message-clock-differs": "architecture.md#by-what-time-a-message-expires",
+        "messages-discarded": "runbooks/discarded-messages.md",
+        "queue-is-full": "queues.md",
+        "queue-is-not-read": "queues.md",
+    }
+)
+"""What to read of each, below docs/: a runbook, or where the subject is."""
 _ORDER: Final = {key: place for place, key in enumerate(KINDS)}
 _URGENCY: Final = {severity: place for place, severity in enumerate(Severity)}
 
@@ -345,10 +405,16 @@ def table_in_markdown() -> str:
     """The table, as docs/operations.md shows it."""
     heading = "| finding | severity | when | what it means | alert |\n| --- | --- | --- | --- | --- |"
     rows = [
-        f"| `{key}` | {kind.severity} | {kind.when} | {kind.meaning} | {f'`{kind.alert}`' if kind.alert else ''} |"
+        f"| [`{key}`]({_from_operations(PAGES[key])}) | {kind.severity} | {kind.when} | {kind.meaning}"
+        f" | {f'`{kind.alert}`' if kind.alert else ''} |"
         for key, kind in KINDS.items()
     ]
     return "\n".join([heading, *rows])
+
+
+def _from_operations(page: str) -> str:
+    """As a link on docs/operations.md."""
+    return page.removeprefix("operations.md")
 
 
 class Finding(NamedTuple):
@@ -368,6 +434,11 @@ class Finding(NamedTuple):
         return KINDS[self.key]
 
     @property
+    def page(self) -> str:
+        """Where it is said what to do."""
+        return f"docs/{PAGES[self.key]}"
+
+    @property
     def urgency(self) -> tuple[int, int, str]:
         """To sort by."""
         return _URGENCY[self.kind.severity], _ORDER[self.key], self.about
@@ -377,4 +448,5 @@ class Finding(NamedTuple):
         return {
             "key": self.key, "severity": self.kind.severity.value, "about": self.about, "text": self.text,
             "meaning": self.kind.meaning, "commands": list(self.commands), "alert": self.kind.alert or None,
+            "page": self.page,
         }  # fmt: skip

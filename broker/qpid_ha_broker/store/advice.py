@@ -55,10 +55,10 @@ def refused_advice(directory: str, *, is_alone: bool) -> str:
     path = quote(directory)
     check = f"`qpid-ha store check {path}` lists all that is wrong"
     if is_alone:
-        return f"{check}; keep the directory, and restore a copy (docs/operations.md, Restore from a copy)"
+        return f"{check}; keep the directory, and restore a copy (docs/runbooks/restore-from-a-copy.md)"
     return (
         f"{check}; while another broker of the cluster is primary: `qpid-ha store set-aside {path}`, start this broker"
-        " again, and it rejoins from the others (docs/operations.md, Lost disk)"
+        " again, and it rejoins from the others (docs/runbooks/lost-disk.md)"
     )
 
 

@@ -8,7 +8,8 @@ A set that is in a log and was never confirmed may have been refused: then the m
 
 Stores that were all put back from a copy look like that, too. A coordinator's record tells them apart, if there is one.
 
-docs/operations.md, "Total crash", has the rules as a table. Source: seed 000, LM6 and "Interaction with the store".
+docs/runbooks/total-crash.md#how-it-judges has the rules as a table. Source: seed 000, LM6 and "Interaction with the
+store".
 """
 
 from __future__ import annotations
