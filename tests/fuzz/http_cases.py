@@ -12,7 +12,7 @@ from qpid_ha_broker.server.control.audited_requests import audited_request
 from qpid_ha_config.tokens import TokenRole
 
 PATHS: Final = (
-    "/", "/events", "/queues", "/rpc", "/metrics", "/live", "/ready", "/primary", "/replica", "/in-sync",
+    "/", "/charts", "/events", "/queues", "/rpc", "/metrics", "/live", "/ready", "/primary", "/replica", "/in-sync",
     "/page/page.css", "/page/main.js", "/page/broker.js", "/amqp",
 )  # fmt: skip
 PUBLIC: Final = frozenset({"/live", "/ready", "/primary", "/replica", "/in-sync", "/"})
@@ -20,6 +20,7 @@ PUBLIC: Final = frozenset({"/live", "/ready", "/primary", "/replica", "/in-sync"
 OF_ROLES: Final[Mapping[str, TokenRole]] = {
     "/metrics": TokenRole.METRICS,
     "/rpc": TokenRole.VIEWER,
+    "/charts": TokenRole.VIEWER,
     "/queues": TokenRole.VIEWER,
     "/events": TokenRole.VIEWER,
 }

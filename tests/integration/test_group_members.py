@@ -23,12 +23,14 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.group.frames import GROUP_VERSION
+from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_listing import QueueListing
 from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.sets.grouped import QueueUsers
 from qpid_ha_broker.model.sets.session_messages import held_for
 from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.controller.map_directory import MapDirectory
+from qpid_ha_broker.server.http.figure_looks import FigureLooks
 from qpid_ha_broker.server.http.metrics_source import MetricsSource
 from qpid_ha_broker.server.http.queue_lists import QueueLists
 from qpid_ha_broker.store.best import Standing, Winner, best
@@ -262,7 +264,8 @@ def test_the_list_of_queues_says_which_member_hands_out_and_which_ones_wait(tmp_
         await groups.serve(*BROKERS)
         await groups.declare("a", "q")
         groups.hosted("a").resources.replication.users = lambda queue: QueueUsers("b", ("a", "c"), True, 7)  # type: ignore[attr-defined]
-        listing = await QueueLists(groups.cluster.brokers["a"]).page(QueueListing(name="q"))
+        broker = groups.cluster.brokers["a"]
+        listing = await QueueLists(broker, FigureLooks(broker, Histogram())).page(QueueListing(name="q"))
         assert isinstance(listing["rows"], list)
         (row,) = listing["rows"]
         assert (row["set"], row["owner"], row["waiting"]) == ("orders", "b", ["a", "c"])

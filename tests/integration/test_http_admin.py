@@ -11,9 +11,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -22,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from admin_tool import qpid_ha
 from certificate_authority import Authority
 from http_port import PATIENCE_S, HttpPort, error_of, http_url, status_of, write_tokens
+from polling import wait_until
 from qpid_ha_broker.metrics.families import all_families
 from qpid_ha_broker.server.http.state_news import LISTENERS_MAX
 from qpid_ha_config.tokens import TokenRole
@@ -134,6 +137,39 @@ def test_a_page_of_another_site_can_ask_for_nothing(port: HttpPort, headers: dic
     answer = port.session.post(f"{port.url}/rpc", json=request, headers=sent, timeout=PATIENCE_S)
     assert answer.status_code == 403
     assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+
+
+# --- charts
+
+
+def test_charts_have_figures_of_the_process_and_of_the_messages_for_who_may_look(port: HttpPort) -> None:
+    assert port.get("/charts").status_code == 401
+    assert port.get("/charts", METRICS).status_code == 403
+    told: dict[str, Any] = {}
+
+    def has_rates() -> bool:
+        told.update(port.get("/charts?span=20m", VIEWER).json())
+        return any(each is not None for each in told["figures"]["in"])
+
+    wait_until(has_rates, lambda: f"no rates: {told}", PATIENCE_S)
+    assert {len(values) for values in told["figures"].values()} == {len(told["figures"]["in"])}
+    last = {name: values[-1] for name, values in told["figures"].items()}
+    assert (last["depth"], last["in"], last["connections"] >= 0) == (0, 0, True)
+    assert 10_000_000 < last["memory"] < 1_000_000_000
+    assert 0 < last["descriptors"] < told["limits"]["descriptors"]
+    assert "disk_free" not in told["limits"]  # it keeps nothing on a disk
+    assert abs(told["newest_ms"] - time.time() * 1000) < 2000 * told["step_s"] + 2000
+    assert port.get("/charts?span=24h", VIEWER).json()["step_s"] == 360
+
+
+@pytest.mark.parametrize("query", ["span=1w", "spam=1h"])
+def test_a_chart_that_is_asked_for_with_a_slip_is_refused(port: HttpPort, query: str) -> None:
+    assert port.get(f"/charts?{query}", VIEWER).status_code == 400
+
+
+def test_there_is_no_chart_of_a_queue_that_is_not_here(port: HttpPort) -> None:
+    answer = port.get("/charts?queue=no-such-queue", VIEWER)
+    assert (answer.status_code, "no replica of a queue 'no-such-queue'" in error_of(answer)) == (404, True)
 
 
 # --- the web page

@@ -56,6 +56,7 @@ REPLACING = """(() => {
     };
 })()"""
 """Has the page see groups in what its broker answers."""
+CHARTS = "[...document.querySelectorAll('figure.chart')]"
 NO_SCROLLING = "document.documentElement.scrollWidth <= window.innerWidth"
 
 
@@ -170,6 +171,46 @@ def test_the_list_of_queues_is_sorted_filtered_and_made_of_what_is_in_sight(site
     page.type("orders.29?")
     page.wait_text("10 of 301 queues")
     page.wait(f"{first} === 'orders.290'")
+
+
+def test_charts_have_axes_with_units_and_local_times_and_say_the_same_in_words_and_as_a_table(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    sender = BlockingClient(site.cluster.urls[site.cluster.brokers.index(primary)])
+    site.log_in(primary, VIEWER)
+    site.go("charts")
+    page.wait_text("Messages in queues")
+    link = sender.sender("orders.9")
+    chart = f"{CHARTS}.find((one) => one.querySelector('h3').textContent === 'Messages in')"
+    page.wait(f"{chart}.querySelector('.legend').innerText.includes('now 0/s')")
+    for _ in range(100):
+        link.send(Message(body="x"))
+    page.wait(f"{chart}.querySelector('.legend').innerText.match(/to [1-9][0-9.,]*\\/s/)")
+    page.evaluate("document.querySelector('#span').value = '20m'")
+    page.evaluate("document.querySelector('#span').dispatchEvent(new Event('change'))")
+    page.wait(f"/h0L/.test({chart}.querySelector('path').getAttribute('d'))")
+    assert page.evaluate(f"[...{chart}.querySelectorAll('.tick')].some((one) => one.textContent.endsWith('/s'))")
+    times = f"[...{chart}.querySelectorAll('.tick.time')].map((one) => one.textContent)"
+    page.wait(f"{times}.length > 2 && {times}.every((one) => /^[0-2][0-9]:[0-5][05]$/.test(one))")
+    label = f"{chart}.querySelector('svg[role=img]').getAttribute('aria-label')"
+    now = "String(new Date().getHours()).padStart(2, '0')"
+    page.wait(f"{label}.match(/Messages in, from [0-9:]+ to ([0-9]+):/)[1] === {now}")
+    page.evaluate(f"{chart}.querySelector('svg[role=img]').focus()")
+    page.press("End")
+    page.wait(f"{chart}.querySelector('.reading').textContent.match(/[0-9]+:[0-9]+:[0-9]+: .*\\/s/)")
+    page.evaluate(f"{chart}.querySelector('summary').focus()")
+    page.press("Enter")
+    page.wait(f"[...{chart}.querySelectorAll('td')].some((one) => one.textContent.endsWith('/s'))")
+    page.screenshot(SHOTS / "charts.png")
+    assert accessibility_problems(page) == []
+    for name in ("Time to confirm", "Memory of the process", "Open descriptors"):
+        words = f"{CHARTS}.find((one) => one.querySelector('h3').textContent === {json.dumps(name)})"
+        page.wait(f"/now [0-9]|from [0-9]/.test({words}.querySelector('.legend').innerText)")
+    site.go("queue/orders.9")
+    page.wait(f"/In: .* to [1-9]/.test({CHARTS}[1].innerText)")
+    assert "to 100" in page.evaluate(f"{CHARTS}[0].querySelector('.legend').innerText")
+    page.screenshot(SHOTS / "queue.png")
+    sender.connection.close()
+    primary.ask("queues", action="purge", name="orders.9")
 
 
 def test_an_operator_looks_at_a_message_which_is_shown_and_never_run_and_moves_it(site: Site) -> None:
@@ -304,6 +345,7 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
         page.resize(400, 860, scheme)
         for view, text in (
             ("cluster", "Brokers"),
+            ("charts", "Time to confirm"),
             ("queues", "301 of 301"),
             ("queue/orders.7", "Purge"),
             ("connections", "of all kinds"),
@@ -315,7 +357,12 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
             assert page.evaluate(NO_SCROLLING), (view, scheme)
             assert accessibility_problems(page) == [], (view, scheme, 400)
         page.resize(1280, 860, scheme)
-        for view, text in (("queues", "301 of 301"), ("connections", "of all kinds"), ("cluster", "Actions")):
+        for view, text in (
+            ("charts", "now"),
+            ("queues", "301 of 301"),
+            ("connections", "of all kinds"),
+            ("cluster", "Actions"),
+        ):
             site.go(view)
             page.wait_text(text)
             assert accessibility_problems(page) == [], (view, scheme)

@@ -23,11 +23,13 @@ from qpid_ha_broker.access.audit import AuditChannel, Caller
 from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 from qpid_ha_broker.metrics import health
+from qpid_ha_broker.metrics.broker_charts import ChartError, ChartRequest
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
 from qpid_ha_broker.metrics.queue_listing import ListingError, QueueListing
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.amqp_upgrade import PATH, AmqpUpgrade
+from qpid_ha_broker.server.http.figure_looks import FigureLooks, QueueNotHere
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
 from qpid_ha_broker.server.http.http_roles import needed_role
 from qpid_ha_broker.server.http.http_slots import RequestSlots
@@ -93,11 +95,13 @@ class AdminPort:
         self._answers: Counter[tuple[str, str]] = Counter()
         self._scrape: asyncio.Task[list[bytes]] | None = None
         self._news = StateNews(broker)
-        self._queue_lists = QueueLists(broker)
+        self._looks = FigureLooks(broker, self._source.confirms)
+        self._queue_lists = QueueLists(broker, self._looks)
         looking = ("GET", "HEAD")
         self._pages: dict[str, Page] = {
             "/events": Page(("GET",), self._events),
             "/queues": Page(("GET",), self._queues),
+            "/charts": Page(("GET",), self._charts),
             "/rpc": Page(("POST",), self._rpc),
             "/metrics": Page(looking, self._metrics),
             "/live": Page(looking, self._health(health.is_live)),
@@ -120,7 +124,7 @@ class AdminPort:
         self._connections.start()
         self._source.start()
         self._news.start()
-        self._queue_lists.start()
+        self._looks.start()
         log.info("administrators and monitoring are answered on %s", ", ".join(self._connections.addresses))
 
     @property
@@ -132,7 +136,7 @@ class AdminPort:
         """Answer nobody any more."""
         self._source.stop()
         self._news.stop()
-        self._queue_lists.stop()
+        self._looks.stop()
         await self._connections.close()
 
     # --- every request
@@ -337,6 +341,23 @@ class AdminPort:
         self._take_slot(entry)
         try:
             return _json(200, await self._queue_lists.page(asked))
+        finally:
+            self._slots.give_back(entry.name)
+
+    async def _charts(self, request: web.BaseRequest) -> web.StreamResponse:
+        _check_same_site(request)
+        entry = await self._authorize(request, TokenRole.VIEWER)
+        try:
+            asked = ChartRequest.read(request.query)
+        except ChartError as error:
+            raise HttpRefusal(400, str(error)) from None
+        if not self._broker.is_loaded:
+            raise HttpRefusal(503, "the broker loads its store yet: try again", RETRY)
+        self._take_slot(entry)
+        try:
+            return _json(200, await self._looks.chart(asked))
+        except QueueNotHere as error:
+            raise HttpRefusal(404, str(error)) from None
         finally:
             self._slots.give_back(entry.name)
 

@@ -21,6 +21,7 @@ from qpid_ha_broker.metrics.families import BROKER, PROCESS, SETS
 from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_figures import QueueChoice, QueueCounters, queue_pieces
 from qpid_ha_broker.model.queues.queue_sums import QueueSums, sum_queues
+from qpid_ha_broker.server.runtime.descriptors import open_descriptors
 from qpid_ha_broker.server.runtime.due_parties import TurnPlace
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ def process_pieces() -> list[str]:
         "cpu_seconds_total": times.user + times.system,
         "resident_memory_bytes": int(fields[21]) * _PAGE_BYTES,
         "start_time_seconds": int(boot.split()[1]) + int(fields[19]) / _TICKS_PER_S,
-        "open_fds": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        "open_fds": open_descriptors(),
         "max_fds": soft,
     }
     return list(_texts(PROCESS, {f"process_{name}": {(): value} for name, value in values.items()}))

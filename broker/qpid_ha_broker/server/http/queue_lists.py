@@ -1,45 +1,27 @@
-"""The list of queues for the web page, and the trends that it shows: made between the turns of the loop, in slices."""
+"""The list of queues for the web page: made between the turns of the loop, in slices."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from qpid_ha_broker.metrics.queue_listing import PlacedIn, QueueListing, list_queues
-from qpid_ha_broker.metrics.queue_trends import QueueTrends
+from qpid_ha_broker.metrics.figure_history import STEP_S
+from qpid_ha_broker.metrics.queue_listing import QueueListing, list_queues
+from qpid_ha_broker.server.http.figure_looks import FigureLooks
 from qpid_ha_broker.server.runtime.slices import in_slices
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
 
-SAMPLE_INTERVAL_S: Final = 5.0
-
 
 class QueueLists:
     """The promise: however many queues there are, no message waits for a list of them longer than SLICE_S."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, looks: FigureLooks) -> None:
         self._broker = broker
-        self._trends = QueueTrends()
+        self._looks = looks
         self._one_at_a_time = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to note trends. The broker may load its store yet."""
-        self._task = asyncio.get_running_loop().create_task(self._look_forever())
-
-    def stop(self) -> None:
-        """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _look_forever(self) -> None:
-        while True:
-            if self._broker.is_loaded:
-                await in_slices(self._trends.look((queue for _, queue in self._queues()), time.monotonic()))
-            await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     async def page(self, asked: QueueListing) -> dict[str, object]:
         """See `list_queues`; also how many queues are in sets of which this broker has no replica (`elsewhere`).
@@ -48,15 +30,11 @@ class QueueLists:
         """
         if not self._broker.is_loaded:
             return {"total": 0, "matching": 0, "offset": asked.offset, "rows": [], "elsewhere": 0}
+        looks = self._looks
         async with self._one_at_a_time:
-            listing = await in_slices(list_queues(self._queues(), asked, self._trends, int(time.time() * 1000)))
+            listing = await in_slices(list_queues(looks.queues(), asked, looks.trends, int(time.time() * 1000)))
         self._tell_users(listing)
-        return {**listing, "elsewhere": self._elsewhere(), "sample_interval_s": SAMPLE_INTERVAL_S}
-
-    def _queues(self) -> Iterator[PlacedIn]:
-        for name, hosted in list(self._broker.container.sets.items()):
-            for queue in list(hosted.resources.catalog.queues.values()):
-                yield name, queue
+        return {**listing, "elsewhere": self._elsewhere(), "sample_interval_s": STEP_S}
 
     def _tell_users(self, listing: dict[str, object]) -> None:
         """Of queues of groups: which member hands out, and which ones wait."""

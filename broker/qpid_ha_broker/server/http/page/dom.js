@@ -14,6 +14,14 @@ export function el(tag, props = {}, ...children) {
   return made;
 }
 
+/** The same of SVG. */
+export function svg(tag, props = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(props)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
 /** Another text, if it is another one: a screen reader and a selection keep their place. */
 export function setText(element, text) {
   const wanted = String(text ?? "");
@@ -92,9 +100,9 @@ function ownClass(column) {
 }
 
 /** How a depth went, oldest first. */
-export function spark(depths, seconds, is_large = false) {
+export function spark(depths, seconds) {
   const made = document.createElementNS(SVG, "svg");
-  made.setAttribute("class", is_large ? "spark large" : "spark");
+  made.setAttribute("class", "spark");
   made.setAttribute("viewBox", "0 0 100 24");
   made.setAttribute("preserveAspectRatio", "none");
   made.setAttribute("role", "img");
@@ -141,6 +149,18 @@ export function bytes(number) {
     at += 1;
   }
   return `${ONE_DIGIT.format(number)} ${units[at]}`;
+}
+
+/** A short time, in its own unit. */
+export function duration(number) {
+  if (typeof number !== "number") return "";
+  if (number >= 1 || number === 0) return `${ONE_DIGIT.format(number)} s`;
+  return number >= 0.001 ? `${ONE_DIGIT.format(number * 1000)} ms` : `${ONE_DIGIT.format(number * 1e6)} µs`;
+}
+
+/** Of a processor: 1 is one core that is busy all the while. */
+export function cores(number) {
+  return typeof number === "number" ? `${ONE_DIGIT.format(number * 100)} %` : "";
 }
 
 export function seconds(number) {

@@ -1,6 +1,7 @@
 // Login, which view is shown, and when it is made anew.
 
 import * as broker from "./broker.js";
+import { ChartsView } from "./charts.js";
 import { ClusterView } from "./cluster.js";
 import { ConnectionsView } from "./connections.js";
 import { announce, el, setText, show, time } from "./dom.js";
@@ -108,7 +109,7 @@ function showState(state) {
 
 // --- views
 
-const VIEWS = { cluster: () => new ClusterView(), queues: () => new QueuesView(), history: () => new HistoryView(),
+const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView(), queues: () => new QueuesView(), history: () => new HistoryView(),
   connections: () => new ConnectionsView(),
   queue: (name) => new QueueView(name) };
 

@@ -2,7 +2,9 @@
 
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
-import { bytes, count, el, plural, rate, seconds, setText, spark } from "./dom.js";
+import { Chart, spanChoice } from "./chart.js";
+import { lineOf } from "./charts.js";
+import { bytes, count, el, plural, rate, seconds, setText, show } from "./dom.js";
 import { Messages, moveMessages } from "./messages.js";
 
 export class QueueView {
@@ -11,7 +13,13 @@ export class QueueView {
   constructor(name) {
     this.name = name;
     this.title = name;
-    this.trend = el("div");
+    const { choice, label } = spanChoice(() => this.onDue?.());
+    this.span = choice;
+    this.depth = new Chart("Messages in the queue", { show: count });
+    this.rates = new Chart("Messages that come and go", { show: rate });
+    this.chartsProblem = el("p", { class: "quiet", role: "status" });
+    this.trend = el("section", { "aria-labelledby": "charts-title" }, el("h2", { id: "charts-title" }, "Charts"),
+      el("div", { class: "tools" }, label), this.chartsProblem, el("div", { class: "charts" }, this.depth.element, this.rates.element));
     this.facts = el("dl", { class: "summary" });
     this.why = el("p", { class: "quiet" });
     this.purge = el("button", { type: "button", id: "purge", class: "danger", disabled: true, onclick: () => this.#purge() }, "Purge…");
@@ -20,13 +28,14 @@ export class QueueView {
     this.element = el("div", {},
       el("p", {}, el("a", { href: "#/queues" }, "All queues")),
       el("h2", { id: "queue-title" }, name),
-      this.facts, this.trend, this.why, el("div", { class: "tools" }, this.move, this.purge),
-      this.messages.element);
+      this.facts, this.why, el("div", { class: "tools" }, this.move, this.purge),
+      this.trend, this.messages.element);
   }
 
   async refresh() {
-    const { rows, sample_interval_s: sampleS } = await broker.get("/queues", { name: this.name });
+    const { rows } = await broker.get("/queues", { name: this.name });
     const row = rows[0];
+    show(this.trend, row !== undefined);
     if (!row) {
       setText(this.why, "There is no such queue here. It may be gone, or in a set of which this broker has no replica.");
       for (const button of [this.purge, this.move]) button.disabled = true;
@@ -45,12 +54,19 @@ export class QueueView {
       setText(part.children[0], title);
       setText(part.children[1], value);
     });
-    this.trend.replaceChildren(...(row.depths.length > 1 ? [spark(row.depths, sampleS, true)] : []));
+    await this.#showCharts();
     const may = broker.mayChange();
     setText(this.why, may ? "" : `The token ${broker.who.token} has the role ${broker.who.role}: what changes something takes operator.`);
     for (const button of [this.purge, this.move]) button.disabled = !may;
     this.messages.allow(may);
     return null;
+  }
+
+  async #showCharts() {
+    const told = await broker.get("/charts", { queue: this.name, span: this.span.value });
+    setText(this.chartsProblem, told.problem ? `This queue has no charts: ${told.problem}.` : "");
+    this.depth.update([lineOf(told, "depth")]);
+    this.rates.update([lineOf(told, "in", "In"), lineOf(told, "out", "Out")]);
   }
 
   async #move() {
