@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 from qpid_ha_agent.decision import LockView
 from qpid_ha_agent.failback import PRIORITIES_NOTE, read_priorities, with_priority
-from qpid_ha_agent.lock import PrimaryLock
+from qpid_ha_agent.lock import PrimaryLock, StartThread, start_thread
 from qpid_ha_agent.planned_restart import RESTART_NOTE
 from qpid_ha_agent.tenure import LeaseWatch
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
@@ -56,6 +56,7 @@ class CoordinatorTalk:
     has_preference: bool
     """Theirs are of interest here."""
     heard: Callable[[CoordinatorError | None], None]
+    start_thread: StartThread = start_thread
     record: ClusterRecord | None = None
     """As it was read last; None: never yet."""
     restart: str = ""
@@ -124,7 +125,7 @@ class CoordinatorTalk:
     async def _talk(self, loop: asyncio.AbstractEventLoop) -> None:
         naps = self._naps
         asked: asyncio.Future[Coordination | CoordinatorError] = loop.create_future()
-        threading.Thread(target=self._ask, args=(loop, asked), name="coordinator", daemon=True).start()
+        self.start_thread(partial(self._ask, loop, asked), "coordinator")
         done, _ = await asyncio.wait([asked], timeout=TIMEOUT_S)
         if not done:
             self.lock.declare_lost()

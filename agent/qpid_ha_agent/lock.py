@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from qpid_ha_agent.decision import LockView
 from qpid_ha_broker.coordination.coordinator import CoordinatorError, Lease
+
+StartThread = Callable[[Callable[[], object], str], None]
+"""Takes the work, and the thread's name."""
+
+
+def start_thread(work: Callable[[], object], name: str) -> None:
+    """In a thread of its own, for which the end of the process does not wait."""
+    threading.Thread(target=work, name=name, daemon=True).start()
 
 
 class PrimaryLock:
@@ -16,9 +25,12 @@ class PrimaryLock:
     and what it wins is given back at once, or used if it is wanted again by then. `changed` is called from that thread.
     """
 
-    def __init__(self, make_lease: Callable[[], Lease], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, make_lease: Callable[[], Lease], changed: Callable[[], None], start: StartThread = start_thread
+    ) -> None:
         self._make_lease = make_lease
         self._changed = changed
+        self._start = start
         self._mutex = threading.Lock()
         self._lease: Lease | None = None
         self._is_lost = False
@@ -56,8 +68,8 @@ class PrimaryLock:
                 self._unwanted.clear()
                 return
             self._unwanted = threading.Event()
-            target, arguments = self._wait, (self._make_lease(), self._unwanted)
-        threading.Thread(target=target, args=arguments, name="lock", daemon=True).start()
+            work = partial(self._wait, self._make_lease(), self._unwanted)
+        self._start(work, "lock")
 
     def release(self) -> None:
         """Let it go, or leave the queue. What was lost may hang: that is given back by a thread of its own."""
@@ -67,7 +79,7 @@ class PrimaryLock:
             if self._unwanted is not None:
                 self._unwanted.set()
         if lease is not None and was_lost:
-            threading.Thread(target=lease.release, name="lost lock", daemon=True).start()
+            self._start(lease.release, "lost lock")
         elif lease is not None:
             lease.release()
 

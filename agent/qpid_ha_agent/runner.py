@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from qpid_ha_agent.agent_machine import THIS_MACHINE, AgentMachine
 from qpid_ha_agent.amqp_port import is_awake
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError
-from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.control import ControlFailure, RequestRefused
 from qpid_ha_agent.coordinator_talk import CoordinatorTalk
@@ -90,13 +90,19 @@ class RunSettings:
 class Runner:
     """The promise: the lock is let go before a dead broker is started again."""
 
-    def __init__(self, settings: RunSettings, draw: Callable[[float, float], float] = random.uniform) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        draw: Callable[[float, float], float] = random.uniform,
+        machine: AgentMachine = THIS_MACHINE,
+    ) -> None:
         self._settings = settings
         self._draw = draw
+        self._machine = machine
         self._process: BrokerProcess | None = None
         self._tenure = Tenure()
         coordinator, activation = open_coordinator(settings.coordinator), settings.activation
-        self._lock = PrimaryLock(lambda: coordinator.lease(settings.name), self._lock_changed)
+        self._lock = PrimaryLock(lambda: coordinator.lease(settings.name), self._lock_changed, machine.start_thread)
         self._failback = Failback(settings.name, activation)
         self._coordination = CoordinatorTalk(
             coordinator,
@@ -107,6 +113,7 @@ class Runner:
             activation.priority,
             self._failback.is_wanted,
             self._heard,
+            machine.start_thread,
         )
         self._hooks = Hooks(activation, settings.control_socket.with_suffix(".hooks"), settings.hook_environment)
         self._virtual_ip = VirtualIpKeeper(activation.virtual_ip, self._leads)
@@ -125,7 +132,7 @@ class Runner:
         self._stopping = False
         self._hand_over_tried = False
         self._stop_asked_at_s: float | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._said: dict[str, float] = {}
         self._bug: BaseException | None = None
 
@@ -142,7 +149,7 @@ class Runner:
         self._wake = asyncio.Event()
         self._stepped_at_s = time.monotonic()
         limits, interval_s = self._settings.limits, self._settings.poll_interval_s
-        self._talk = BrokerTalk(
+        self._talk = self._machine.make_talk(
             self._settings.control_socket,
             interval_s,
             limits.fence_after_s,
@@ -289,7 +296,7 @@ class Runner:
         actions[decision.action]()
 
     def _adopt(self) -> bool:
-        process = BrokerProcess.find(self._settings.control_socket, STARTED_S)
+        process = self._machine.find_broker(self._settings.control_socket, STARTED_S)
         if process is None:
             return False
         log.info("a broker runs already (pid %d): taking care of it", process.pid)
@@ -299,7 +306,7 @@ class Runner:
     def _start_broker(self) -> None:
         try:
             if not self._adopt():
-                self._watch(BrokerProcess.start(self._settings.command))
+                self._watch(self._machine.start_broker(self._settings.command))
         except BrokerProcessError as error:
             if not self._deaths:
                 raise
@@ -542,11 +549,11 @@ class Runner:
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             self._bug = task.exception()
             self._wake.set()

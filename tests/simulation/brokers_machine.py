@@ -13,13 +13,19 @@ import uuid
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, Self, cast
 from unittest import mock
 
+from qpid_ha_agent import coordinator_talk, planned_restart, runner
+from qpid_ha_broker.coordination import file
+from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.server.controller import controller_service
+from qpid_ha_broker.server.runtime import pause_watch
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_broker.server.runtime.pause_watch import PauseWatch
+from qpid_ha_broker.server.sets import pause_control
 from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.writer import IDLE_S, RETRY_S, JournalWriter, StoreWriter, WorkOutcome, WriterListener
 from qpid_ha_broker.store.errors import StoreError
@@ -27,6 +33,7 @@ from qpid_ha_broker.store.fold import FoldError, fold
 from qpid_ha_broker.store.journal import Identity, Journal
 from qpid_ha_broker.store.layout import segment_path
 from qpid_ha_broker.store.reading import header_of
+from qpid_ha_config.settings import CoordinatorSettings
 from simulated_disk import SimulatedDisk
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
@@ -34,6 +41,7 @@ from simulation.virtual_time import Clock, Schedule
 FLUSH_S: Final = 0.0001, 0.008
 """How long a write and its sync take."""
 SECRET: Final = b"known to all brokers of a simulation"
+TELL_DATES: Final = coordinator_talk, planned_restart, runner, pause_watch, pause_control
 Post = Callable[[Callable[[], None]], None]
 
 
@@ -41,21 +49,45 @@ class RunningProcess(Protocol):
     """The process of a broker."""
 
     name: str
+    machine: int
+    is_dead: bool
     clock: Clock
     draw: random.Random
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Have it done when the process gets to it; never, when it is dead by then."""
 
 
 class Surroundings:
     """Clocks, chance and names, as the process finds them that runs."""
 
-    def __init__(self, trace: Trace, directory: Path, refuses: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        directory: Path,
+        refuses: Callable[[str], bool],
+        coordinator: Callable[[Path, RunningProcess], FileCoordinator],
+    ) -> None:
         """`directory`: has another name in each run. `refuses`: whether nobody takes connections at the machine of that
-        address."""
+        address. `coordinator`: the one of a process, in that directory."""
         self.running: RunningProcess | None = None
         """None: nothing of a broker runs."""
         self._trace = trace
         self._directory = directory
         self._refuses = refuses
+        self._coordinator = coordinator
+        surroundings = self
+
+        class Calendar(datetime):
+            """Dates of the machine on which the process runs that asks."""
+
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Self:
+                if surroundings.running is None:
+                    return super().now(tz)
+                return cls.fromtimestamp(surroundings.running.clock.wall_ms() / 1000, tz)
+
+        self._calendar = Calendar
 
     @contextmanager
     def process(self, process: RunningProcess) -> Iterator[None]:
@@ -97,7 +129,9 @@ class Surroundings:
             mock.patch.object(uuid, "uuid4", made),
             mock.patch.object(controller_service, "_refuses", lambda place: self._refuses(place[0])),
             mock.patch.object(ClusterSecret, "read", return_value=SECRET),
-            mock.patch.object(PauseWatch, "start"),  # there are no agents
+            mock.patch.object(PauseWatch, "start"),  # a thread; nobody asks brokers for what it sees
+            mock.patch.object(file, "open_file", self._open_coordinator),
+            *[mock.patch.object(module, "datetime", self._calendar) for module in TELL_DATES],
         ]
         for change in changes:
             change.start()
@@ -113,6 +147,12 @@ class Surroundings:
             root.setLevel(level)
             for change in reversed(changes):
                 change.stop()
+
+    def _open_coordinator(self, settings: CoordinatorSettings) -> FileCoordinator:
+        """Of the process that asks."""
+        directory, running = settings.url.directory, self.running
+        assert directory is not None
+        return FileCoordinator(directory) if running is None else self._coordinator(directory, running)
 
     def _monotonic_s(self) -> float:
         return 0.0 if self.running is None else self.running.clock.monotonic_s()

@@ -7,13 +7,16 @@ listens, and the file of the control socket, whose methods are called straight. 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import proton
 
+from qpid_ha_broker.access.audit import AuditChannel, Caller
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import Container
 from qpid_ha_broker.amqp.links.attach import attach
@@ -32,22 +35,24 @@ from qpid_ha_broker.server.broker import Broker
 from qpid_ha_broker.server.clients.admission import Admission
 from qpid_ha_broker.server.clients.client_protocol import ClientProtocol
 from qpid_ha_broker.server.clients.listeners import Listeners
-from qpid_ha_broker.server.control.control import ControlError, ControlServer
+from qpid_ha_broker.server.control.control import ControlError, ControlServer, Stream
 from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.set_member import SetMember
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
+from simulation.brokers_agent import SimulatedAgent
+from simulation.brokers_coordinator import Leases
 from simulation.brokers_machine import MachineDisks, Surroundings
-from simulation.process_loop import ProcessLoop
+from simulation.machine_process import MachineProcess
 from simulation.streams import Post, StreamEnd, Streams
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
 
-CALL_S: Final = 0.0002, 0.02
-"""How long a call takes that blocks, such as one of the coordinator."""
 PORT: Final = 5672
+OF_MACHINE: Final = Caller(AuditChannel.CONTROL_SOCKET)
+EVENTS: Final = b'{"jsonrpc": "2.0", "id": 1, "method": "events", "params": {}}\n'
 
 
 def host_of(index: int) -> str:
@@ -72,6 +77,12 @@ class BrokersWatcher(Protocol):
     def broke(self, node: BrokerNode, reason: str) -> None:
         """It has ended by itself. Raises Violation."""
 
+    def agent_asks(self, node: BrokerNode, method: str) -> None:
+        """Its agent asks the broker something."""
+
+    def agent_signals(self, node: BrokerNode, number: signal.Signals) -> None:
+        """Its agent wants the broker to end."""
+
     def attached(self, node: BrokerNode, connection: Connection, link: proton.Link, endpoint: LinkEndpoint) -> None:
         """A link was attached there."""
 
@@ -93,46 +104,8 @@ class Site:
     """For what no store has on its own disk."""
     turn_within_s: float
     """So long after something has come a broker has its turn, at most."""
-
-
-class BrokerProcess:
-    """One process of a machine: see `process_loop.LoopProcess`. What comes while it is stopped waits for it."""
-
-    def __init__(self, node: BrokerNode, number: int) -> None:
-        self.name = node.name
-        self.clock = node.clock
-        self.draw = random.Random(f"{node.site.schedule.now_s}/{node.name}#{number}")
-        self.is_dead = False
-        self._node = node
-        self._waiting: list[Callable[[], None]] = []
-        self.loop = ProcessLoop(  # type: ignore[abstract] # it has what the broker uses
-            node.site.schedule,
-            self,
-            node.clock,
-            lambda: self.draw.uniform(*CALL_S),
-            lambda: self.draw.uniform(0.0, node.site.turn_within_s),
-        )
-
-    def post(self, command: Callable[[], None]) -> None:
-        if self._node.is_paused and not self.is_dead:
-            self._waiting.append(command)
-        else:
-            self.run(command)
-
-    def run(self, command: Callable[[], None]) -> None:
-        """Now, unless it is dead."""
-        if not self.is_dead:
-            with self._node.site.surroundings.process(self):
-                self.loop.run(command)
-
-    def go_on(self) -> None:
-        """It was stopped."""
-        waiting, self._waiting = self._waiting, []
-        for command in waiting:
-            self.post(command)
-
-    def connect(self, host: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
-        self._node.site.streams.connect(self.name, self.post, name_at(host), opened)
+    leases: Leases
+    has_agents: bool
 
 
 class SimulatedListeners(Listeners):
@@ -169,20 +142,26 @@ class SimulatedListeners(Listeners):
 class DirectControl(ControlServer):
     """Its methods, and no socket."""
 
+    is_open = False
+
     async def start(self) -> None:
-        """There is nobody to listen to."""
+        """Whoever asks from now on is answered."""
+        self.is_open = True
 
     async def restore_socket(self) -> None:
         """There is no file."""
 
     async def close(self) -> None:
-        """There is nobody who waits."""
+        """Nobody is answered any more."""
+        self.is_open = False
 
 
 class SimulatedBroker(Broker):
     """The broker as it ships; see the header of this module."""
 
-    def __init__(self, node: BrokerNode, settings: BrokerSettings, disks: MachineDisks, process: BrokerProcess) -> None:
+    def __init__(
+        self, node: BrokerNode, settings: BrokerSettings, disks: MachineDisks, process: MachineProcess
+    ) -> None:
         super().__init__(settings, storage=disks.storage(node.site.schedule, process.post))
         clock = node.clock
         self.container.steady = SteadyClock(lambda: clock.wall_ms() / 1000, clock.monotonic_s)
@@ -191,7 +170,7 @@ class SimulatedBroker(Broker):
         self.listeners = self.simulated = SimulatedListeners(
             self.admission, self.listeners.descriptors, self.notices.refusals
         )
-        self.control = DirectControl(settings.control_socket, self.control.methods)
+        self.control = self.direct = DirectControl(settings.control_socket, self.control.methods)
         self.connections.attach = self._attach_seen
         end = self.container.sessions.end
 
@@ -276,12 +255,15 @@ class BrokerNode:
         self.led_generations: dict[str, int] = {}
         """By set: in which this machine led it last."""
         self._settings = settings
+        self._callers: dict[Callable[[], None], None] = {}
+        """Who waits for something of the broker's process is told when that dies."""
+        self.agent = SimulatedAgent(self) if site.has_agents else None
         self.disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"))
         self._directory = site.directory / self.name
         self._directory.mkdir()
-        self._running: BrokerProcess | None = None
+        self._running: MachineProcess | None = None
         self._broker: SimulatedBroker | None = None
-        self._ended: list[BrokerProcess] = []
+        self._ended: list[MachineProcess] = []
 
     # --- the process
 
@@ -291,8 +273,27 @@ class BrokerNode:
         self.clock.begin()
         self.is_paused = False
         self._broker = None
-        self._running = BrokerProcess(self, self.process)
+        self._running = self._new_process()
         self._running.run(self._begin)
+
+    def _new_process(self) -> MachineProcess:
+        return MachineProcess(self, self.name, self.process, lambda: self.is_paused)
+
+    def start_after(self, delay_s: float) -> None:
+        """As above; until the program has begun, which takes that long, the process is there and says nothing."""
+        self.process += 1
+        self.clock.begin()
+        self.is_paused = False
+        self._broker = None
+        running = self._running = self._new_process()
+        self.site.schedule.after(delay_s, lambda: running.post(self._begin))
+
+    def start_machine(self) -> None:
+        """With its agent, which starts the broker, if there are agents."""
+        if self.agent is not None:
+            self.agent.start()
+        elif self._running is None:
+            self.start()
 
     def _begin(self) -> None:
         running = self._running
@@ -300,7 +301,29 @@ class BrokerNode:
             broker = self._broker = SimulatedBroker(
                 self, self._settings(self.index, self._directory), self.disks, running
             )
-            running.loop.create_task(broker.start())
+            running.loop.create_task(self._serve(broker, running))
+
+    async def _serve(self, broker: SimulatedBroker, running: MachineProcess) -> None:
+        """As the program does, until it is told to end."""
+        await broker.start()
+        await broker.ended.wait()
+        await broker.stop()
+        self.site.schedule.after(0.0, partial(self._end, running))
+
+    def _end(self, running: MachineProcess) -> None:
+        if self._running is running:
+            self.kill(is_silent=False)
+
+    def signalled(self, process: int, number: signal.Signals) -> None:
+        """Its agent wants the process of that number to end."""
+        running, broker = self._running, self._broker
+        if process != self.process or running is None:
+            return
+        self.site.watcher.agent_signals(self, number)
+        if number is signal.SIGTERM and broker is not None and broker.is_loaded:
+            running.post(lambda: broker.end(""))
+        else:
+            self.kill(is_silent=False)
 
     def kill(self, is_silent: bool) -> None:
         """The process dies, with its memory; `is_silent`: with its machine, which loses its power, and with that what
@@ -319,6 +342,13 @@ class BrokerNode:
         self.disks.process_ended(has_power=not is_silent)
         if self._broker is not None:
             self._broker.close_engines()
+        callers, self._callers = self._callers, {}
+        for gone in callers:
+            gone()
+        if self.agent is not None and is_silent:
+            self.agent.kill()
+        elif self.agent is not None:
+            self.agent.broker_died(self.process)
 
     def pause(self) -> None:
         self.is_paused, self.paused_s = True, self.site.schedule.now_s
@@ -332,11 +362,10 @@ class BrokerNode:
 
     def let_go(self) -> None:
         """The run is over."""
-        running = [*self._ended, *([] if self._running is None else [self._running])]
-        for process in running:
-            process.is_dead = False
-            with self.site.surroundings.process(process):
-                process.loop.let_go()
+        for process in [*self._ended, *([] if self._running is None else [self._running])]:
+            process.let_go()
+        if self.agent is not None:
+            self.agent.let_go()
         if self._broker is not None and self._running is not None:
             self._broker.close_engines()
         self._running = self._broker = None
@@ -443,6 +472,65 @@ class BrokerNode:
     def written(self) -> None:
         """A command has written something."""
         self.broker.schedule_turn()
+
+    # --- what its agent asks
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """As its next process would have them."""
+        return self._settings(self.index, self._directory)
+
+    @property
+    def has_process(self) -> bool:
+        """Whether there is one, be it stopped."""
+        return self._running is not None
+
+    def connect(self, post: Post, host: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
+        """From here to the broker at `host`."""
+        self.site.streams.connect(self.name, post, name_at(host), opened)
+
+    def control(self, line: bytes, answered: Callable[[bytes | None], None]) -> None:
+        """A request at the control socket; `answered` hears None when nobody answers any more."""
+
+        def gone() -> None:
+            answered(None)
+
+        async def call(control: DirectControl) -> None:
+            answer = await control.answer(line, OF_MACHINE)
+            if self._callers.pop(gone, self) is None:
+                answered(answer.reply)
+
+        self._at_control(call, gone)
+
+    def subscribe(self, heard: Callable[[object], None], over: Callable[[], None]) -> Callable[[], None]:
+        """`heard` is told of all events, until `over` is, or the function is called that is returned."""
+        running, streams = self._running, list[Stream]()
+
+        async def tell(control: DirectControl) -> None:
+            stream = (await control.answer(EVENTS, OF_MACHINE)).stream
+            if stream is not None:
+                streams.append(stream)
+                async for note in stream.notes:
+                    heard(note)
+            if self._callers.pop(over, self) is None:
+                over()
+
+        def close() -> None:
+            self._callers.pop(over, None)
+            if running is not None:
+                running.post(lambda: [stream.close() for stream in streams])
+
+        self._at_control(tell, over)
+        return close
+
+    def _at_control(self, work: Callable[[DirectControl], Coroutine[Any, Any, None]], gone: Callable[[], None]) -> None:
+        """`gone` is called when nobody listens, or when its process dies before `work` has ended."""
+        running, broker = self._running, self._broker
+        if running is None or broker is None or not broker.direct.is_open:
+            gone()
+            return
+        self._callers[gone] = None
+        running.post(lambda: running.loop.create_task(work(broker.direct)))
 
     # --- what its broker tells
 

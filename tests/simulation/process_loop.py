@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import Any, Protocol
 
 from simulation.streams import StreamEnd
@@ -48,6 +49,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """When the loop comes to what was to be done soon last."""
         self._tasks: dict[asyncio.Task[Any], None] = {}
         """Those that have not ended."""
+        self._at_signal: dict[int, Callable[[], object]] = {}
+        self._readers: dict[int, Callable[[], object]] = {}
+        """By descriptor."""
         self.failure: BaseException | None = None
         """The first exception that nobody has caught."""
 
@@ -119,6 +123,27 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def time(self) -> float:
         return self._clock.monotonic_s()
+
+    # --- signals, and files that can be read
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+        self._at_signal[sig] = partial(callback, *args)
+
+    def signal(self, sig: int) -> None:
+        """The process gets it."""
+        self._at_signal[sig]()
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        self._readers[fd] = partial(callback, *args)
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self._readers.pop(fd, None) is not None
+
+    def is_readable(self, fd: int) -> None:
+        """From now on."""
+        reader = self._readers.get(fd)
+        if reader is not None:
+            reader()
 
     # --- futures and tasks
 

@@ -47,6 +47,16 @@ class ProxiesKind(StrEnum):
     DELETE_QUEUE = "delete queue"
     END_SESSION = "end session"
     """An operator ends a session of a client."""
+    # With agents:
+    AGENT_STOPS = "agent stops"
+    """It does nothing, but keeps what it has."""
+    AGENT_DIES = "agent dies"
+    AGENT_ENDS = "agent ends"
+    """It is told to, with its broker."""
+    LOCK_TAKEN = "lock taken"
+    COORDINATOR_CUT = "coordinator cut"
+    OPERATOR = "operator"
+    AGENTS_PAUSE = "agents pause"
 
 
 _WEIGHTS: Final = {
@@ -63,6 +73,16 @@ _WEIGHTS: Final = {
     ProxiesKind.DELETE_QUEUE: 2,
 }
 
+
+_AGENTS_WEIGHTS: Final = {
+    ProxiesKind.AGENT_STOPS: 4,
+    ProxiesKind.AGENT_DIES: 3,
+    ProxiesKind.AGENT_ENDS: 3,
+    ProxiesKind.LOCK_TAKEN: 2,
+    ProxiesKind.COORDINATOR_CUT: 4,
+    ProxiesKind.OPERATOR: 6,
+    ProxiesKind.AGENTS_PAUSE: 2,
+}
 
 _FORWARDING_WEIGHTS: Final = {
     ProxiesKind.PROXY_CUT: 2,
@@ -132,6 +152,8 @@ class ProxiesPlan:
     """So long after something has come a broker has its turn, at most: what comes before is worked on in it, too."""
     power_cuts: tuple[PowerCut, ...] = ()
     """Some: publishers send durable messages alone."""
+    has_agents: bool = False
+    """`qpid-ha-agent run` promotes, and starts brokers; else a driver of the tests does."""
 
     @property
     def has_faults(self) -> bool:
@@ -301,6 +323,15 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         power_cuts=_draw_power_cuts(seed, brokers),
     )
     return _with_cuts(plan) if plan.sessions else plan
+
+
+def draw_agents_plan(seed: int) -> ProxiesPlan:
+    """As `draw_proxies_plan`, with agents, and what strikes them."""
+    draw = random.Random(f"{seed}/agents of proxies")
+    kinds = draw.choices(list(_AGENTS_WEIGHTS), list(_AGENTS_WEIGHTS.values()), k=draw.choice((2, 4, 8)))
+    plan = draw_proxies_plan(seed)
+    faults = [*plan.faults, *[_draw_fault(draw, kind) for kind in kinds]]
+    return replace(plan, has_agents=True, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
 def _draw_power_cuts(seed: int, brokers: int) -> tuple[PowerCut, ...]:

@@ -52,6 +52,10 @@ class RecordOfCoordinator:
     def record(self) -> ClusterRecord:
         return self._coordinator.read()
 
+    def note(self, name: str) -> str:
+        """What operators and agents have noted there."""
+        return self._coordinator.read_note(name)
+
 
 class PlacedSet:
     """One set. Who leads it, and who makes its queues, its kinds say."""
@@ -134,12 +138,19 @@ class PlacedSet:
 
 
 class DefaultSet(PlacedSet):
-    """`default`. Whoever finds it without a primary has the most advanced of its members promoted."""
+    """`default`. Where there are no agents, whoever finds it without a primary has the most advanced of its members
+    promoted."""
 
     def __init__(
-        self, schedule: Schedule, trace: Trace, manager: random.Random, register: Records, nodes: Sequence[BrokerNode]
+        self,
+        schedule: Schedule,
+        trace: Trace,
+        manager: random.Random,
+        register: RecordOfCoordinator,
+        nodes: Sequence[BrokerNode],
     ) -> None:
         super().__init__(DEFAULT_SET, schedule, trace, register, nodes)
+        self.note = register.note
         self.brokers = nodes
         self.also_declares: list[Callable[[BrokerNode], None]] = []
         """What else is told of a primary that is serving, now and then."""
@@ -173,7 +184,12 @@ class DefaultSet(PlacedSet):
             primary.do(partial(self._declare, primary))
         elif primary is not None and primary.name not in self.cut_off_s:
             return  # it has just begun
-        elif self._schedule.now_s >= self._promoting_until_s and healthy and not self._is_led:
+        elif (
+            self.brokers[0].agent is None
+            and self._schedule.now_s >= self._promoting_until_s
+            and healthy
+            and not self._is_led
+        ):
             self._promoting_until_s = self._schedule.now_s + 1.5
             self._manager.shuffle(healthy)
             node = min(healthy, key=self._rank)

@@ -10,7 +10,9 @@ from typing import Protocol
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
 from simulation.amqp_client import AmqpClient
+from simulation.brokers_coordinator import Leases
 from simulation.brokers_node import BrokerNode
+from simulation.proxies_agents import AgentsTrouble
 from simulation.proxies_clients import DELETED
 from simulation.proxies_plan import ProxiesFault, ProxiesKind
 from simulation.proxies_sessions import SessionClient
@@ -44,6 +46,7 @@ class ProxiesTrouble:
         nodes: Sequence[BrokerNode],
         default: DefaultSet,
         sets: Sequence[PlacedSet],
+        leases: Leases,
     ) -> None:
         """`sets`: with `default`."""
         self._schedule = schedule
@@ -71,6 +74,7 @@ class ProxiesTrouble:
             ProxiesKind.CUT_OFF: self._cut_off,
             ProxiesKind.DELETE_QUEUE: self._delete,
             ProxiesKind.END_SESSION: self._end_session,
+            **AgentsTrouble(leases, nodes, default, self._may_go, self._later).strikes,
         }
 
     def strike(self, fault: ProxiesFault, clients: WithClients) -> None:
@@ -103,6 +107,8 @@ class ProxiesTrouble:
     def _may_go(self, node: BrokerNode) -> bool:
         """Whether somebody else could lead, of each set, who has all that was confirmed."""
         is_whole = not self._default.cut_off_s and all(each.is_up and not each.is_paused for each in self._nodes)
+        if any(each.agent is not None and each.agent.is_stopping for each in self._nodes):
+            return False  # with its broker, and what that one alone may have by then
         return is_whole and all(self._can_spare(placed, node.name) for placed in self._sets)
 
     def _can_spare(self, placed: PlacedSet, name: str) -> bool:
@@ -210,7 +216,7 @@ class ProxiesTrouble:
     def _crash(self, node: BrokerNode, for_s: float, draw: random.Random) -> None:
         if self._may_go(node):
             node.kill(is_silent=draw.random() < 0.3)
-            self._later(for_s, node.start)
+            self._later(for_s, node.start_machine)
 
     def _move(self, fault: ProxiesFault, draw: random.Random) -> None:
         placed = self._any_set(draw)
@@ -230,20 +236,26 @@ class ProxiesTrouble:
 
     def _pause(self, node: BrokerNode, for_s: float) -> None:
         if node.is_up and not node.is_paused and self._may_go(node):
-            self._stop(node, for_s)
+            self._stop(node, for_s, with_agent=for_s > 1.0)
 
     def _pause_all(self, fault: ProxiesFault, draw: random.Random) -> None:
         """As machines whose host stops, or sleeps: they go on at once, or one after the other."""
         if all(self._may_go(node) for node in self._nodes):
             apart_s = draw.choice((0.0, 0.0, 0.01, 0.3))
             for node in self._nodes:
-                self._stop(node, fault.for_s + apart_s * draw.random())
+                self._stop(node, fault.for_s + apart_s * draw.random(), with_agent=True)
 
-    def _stop(self, node: BrokerNode, for_s: float) -> None:
+    def _stop(self, node: BrokerNode, for_s: float, *, with_agent: bool) -> None:
+        """The process of the broker, or all of its machine."""
         node.pause()
-        process = node.process
+        process, agent = node.process, node.agent
+        of_agent = agent.process if agent is not None and agent.is_well and with_agent else None
+        if agent is not None and of_agent is not None:
+            agent.pause()
 
         def resume() -> None:
+            if agent is not None and of_agent is not None and agent.process is of_agent:
+                agent.resume()
             if node.process == process and node.is_paused:
                 node.resume()
 

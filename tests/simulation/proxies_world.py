@@ -2,8 +2,8 @@
 
 Real is all of `server`: listeners but for their sockets, channels between brokers, the drivers of members, stores with
 their journals, the controller, and proxies, with Proton's engines at both ends of each connection, on loops in virtual
-time. Brokers have stores, so a power cut leaves what was synced. Simplified is who promotes: no agent, but somebody who
-tries who is ready. A broker alone is killed only while another one could take over what it leads, so that nothing that
+time. Brokers have stores, so a power cut leaves what was synced. Beside them run agents, as they ship (`brokers_agent`),
+or somebody who tries who is ready, as a manager of another make does. A broker alone is killed only while another one could take over what it leads, so that nothing that
 was confirmed may be lost.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,9 +33,11 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sessions import Session
 from qpid_ha_config.settings import BrokerSettings
 from simulation.amqp_client import BEGAN_MS
+from simulation.brokers_coordinator import Leases, LeaseUser, SimulatedCoordinator
 from simulation.brokers_machine import Surroundings
 from simulation.brokers_node import PORT, BrokerNode, BrokerReplica, NodeListener, Site, host_of, name_at
 from simulation.node import Violation, problem_of
+from simulation.proxies_agents import AgentsWatch
 from simulation.proxies_clients import (
     BUSY,
     DELETED,
@@ -125,9 +128,19 @@ class ProxiesWorld:
         self.streams = Streams(self.schedule, self._draw("streams"), plan.delay_s, plan.socket_bytes)
         self._coordinator = directory / "coordinator"
         self._coordinator.mkdir()
-        self.surroundings = Surroundings(self.trace, directory, self._refuses)
+        self.leases = Leases(self.schedule)
+        self.surroundings = Surroundings(self.trace, directory, self._refuses, self._coordinator_of)
         site = Site(
-            plan.seed, self.schedule, self.streams, self.trace, self.surroundings, self, directory, plan.turn_within_s
+            plan.seed,
+            self.schedule,
+            self.streams,
+            self.trace,
+            self.surroundings,
+            self,
+            directory,
+            plan.turn_within_s,
+            self.leases,
+            plan.has_agents,
         )
         self.nodes = [
             BrokerNode(site, index, self._clock(index), self._broker_settings) for index in range(plan.brokers)
@@ -140,13 +153,17 @@ class ProxiesWorld:
         self.sets += [self._other_set(number, replicas) for number, replicas in enumerate(plan.replicas, 1)]
         self.forks = Forks(self, self.default, self.sets, plan)
         self.exchange = SubscribedExchange(self, self.default, self._draw("exchange"), plan)
-        self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.default, self.sets)
+        self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.default, self.sets, self.leases)
+        self.agents = AgentsWatch(self.schedule, self.leases, self.nodes, self.default)
         self.clients: list[AnyClient] = []
         self._sessions: dict[str, ClientSession] = {}
         """By UUID."""
         self._attached_lsns: dict[tuple[str, int, int], int] = {}
         """Of sessions that the newest primary counts as attached: by UUID, epoch and generation, an LSN that is not
         below that of the event that says so."""
+
+    def _coordinator_of(self, directory: Path, user: LeaseUser) -> SimulatedCoordinator:
+        return SimulatedCoordinator(directory, user, self.leases)
 
     def _draw(self, what: str) -> random.Random:
         return random.Random(f"{self.plan.seed}/{what}")
@@ -260,7 +277,7 @@ class ProxiesWorld:
         if all(node.is_up and not node.is_paused for node in self.nodes):
             for node, back_s in zip(self.nodes, cut.back_s, strict=True):
                 node.kill(is_silent=True)
-                self.schedule.after(back_s - cut.at_s, node.start)
+                self.schedule.after(back_s - cut.at_s, node.start_machine)
 
     def _make_shrinking(self) -> list[AnyClient]:
         """Consumers whose credit shrinks, and who publishes to them."""
@@ -327,6 +344,8 @@ class ProxiesWorld:
         if change.before is State.PRIMARY:
             self.ends_to_lead(set_name, led_generation)
         placed = self._set(set_name)
+        if placed is self.default and self.plan.has_agents:
+            self.agents.changes(node, change)
         replica = placed.at(node.index)
         if change.after is State.PRIMARY and replica is not None:
             placed.leads(replica)
@@ -336,6 +355,12 @@ class ProxiesWorld:
 
     def broke(self, node: BrokerNode, reason: str) -> None:
         raise Violation(f"{node.name} ends: {reason}")
+
+    def agent_asks(self, node: BrokerNode, method: str) -> None:
+        self.agents.asks(node, method)
+
+    def agent_signals(self, node: BrokerNode, number: signal.Signals) -> None:
+        (self.agents.kills if number is signal.SIGKILL else self.agents.signals)(node)
 
     def attached(self, node: BrokerNode, connection: Connection, link: proton.Link, endpoint: LinkEndpoint) -> None:
         if isinstance(endpoint, OutgoingLink):
@@ -384,11 +409,13 @@ class ProxiesWorld:
     def run(self) -> None:
         """Raises Violation, or whatever a broken core raises."""
         for node in self.nodes:
-            node.start()
+            node.start_machine()
         for placed in self.sets:
             self.schedule.after(0.3, placed.look)
         self.schedule.after(CHECK_S, self._check)
         self.schedule.after(MEMBERS_CHECKED_S, self._check_members)
+        if self.plan.has_agents:
+            self.agents.look()
         self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
         self.clients = self._make_clients()
         self._plan_power_cuts()

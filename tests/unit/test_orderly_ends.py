@@ -85,6 +85,78 @@ def test_a_backup_that_stops_is_asked_to_take_over_no_more() -> None:
     assert a.answers[1] == fx.Answered(1, False, "b stops, and does not take over")
 
 
+def asked_twice(first_to: str, second_to: str) -> tuple[KeepsBack, Node]:
+    """`a` has been asked for two switchovers before the first one is done."""
+    cluster = KeepsBack()
+    a = cluster["a"]
+    a.feed(fx.SwitchoverAsked(1, first_to))
+    a.feed(fx.SwitchoverAsked(2, second_to))
+    cluster.run()
+    return cluster, a
+
+
+@pytest.mark.parametrize(("first_to", "second_to"), [("b", ""), ("b", "b"), ("", "")])
+def test_whoever_asks_for_a_switchover_that_is_under_way_hears_of_its_outcome_as_who_asked_first_does(
+    first_to: str, second_to: str
+) -> None:
+    cluster, a = asked_twice(first_to, second_to)
+    assert a.answers[1].done and a.answers[2] == a.answers[1]._replace(request=2)
+    assert [name for name in "abc" if cluster[name].state is State.PRIMARY] == [a.member.status.primary]
+
+
+def test_one_to_another_backup_is_refused_at_once_and_the_first_one_goes_on() -> None:
+    cluster, a = asked_twice("b", "c")
+    assert a.answers[2] == fx.Answered(2, False, "b is asked to take over already: wait for that")
+    assert a.answers[1].done and cluster["b"].state is State.PRIMARY
+
+
+def test_both_hear_that_the_backup_does_not_take_over_in_time() -> None:
+    cluster = KeepsBack()
+    cluster.keep_back("a", fr.TakeOver)
+    a = cluster["a"]
+    for number in (1, 2):
+        a.feed(fx.SwitchoverAsked(number, "b"))
+    cluster.stop("b")
+    assert [a.answers[number] for number in (1, 2)] == [
+        fx.Answered(number, False, "b stops, and does not take over") for number in (1, 2)
+    ]
+
+
+def test_whoever_wanted_one_backup_to_lead_hears_that_another_one_was_faster() -> None:
+    cluster = KeepsBack()
+    cluster.keep_back("a", fr.TakeOver)
+    a = cluster["a"]
+    a.feed(fx.SwitchoverAsked(1, "b"))
+    a.feed(fx.SwitchoverAsked(2, "b"))
+    cluster.run()
+    assert cluster.promote("c").done
+    assert [a.answers[number] for number in (1, 2)] == [
+        fx.Answered(number, False, "c takes over, and not b") for number in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize("second", [fx.SwitchoverAsked(2, ""), fx.DemoteAsked(2), fx.ShutdownAsked(2, "0f" * 16)])
+def test_nothing_else_begins_while_clients_are_sent_away_for_a_demotion(second: fx.Input) -> None:
+    cluster = KeepsBack()
+    a = cluster["a"]
+    a.feed(fx.DemoteAsked(1))
+    a.feed(second)
+    cluster.run()
+    assert a.answers[2] == fx.Answered(2, False, "this broker is being demoted already: wait for that")
+    assert a.answers[1].done
+
+
+@pytest.mark.parametrize("second", [fx.SwitchoverAsked(2, ""), fx.DemoteAsked(2), fx.ShutdownAsked(2, "0f" * 16)])
+def test_nor_while_the_cluster_is_shut_down(second: fx.Input) -> None:
+    """One that was begun then would end with a shutdown that comes to nothing: a broker that hands over for ever."""
+    cluster = KeepsBack()
+    a = cluster["a"]
+    a.feed(fx.ShutdownAsked(1, "0f" * 16))
+    a.feed(second)
+    cluster.run()
+    assert a.answers[2] == fx.Answered(2, False, "the cluster is being shut down already: wait for that")
+
+
 @pytest.mark.parametrize(
     ("reason", "end"),
     [

@@ -31,7 +31,7 @@ from qpid_ha_broker.ha.primary_channel import PrimaryChannel
 from qpid_ha_broker.ha.promotion import AttemptStep, Granted, Outcome, OwnEvidence, Promotion
 from qpid_ha_broker.ha.replica import STREAM_ERRORS, Replica, Restored, StreamError
 from qpid_ha_broker.ha.states import Cause, Phase, State, StateMachine
-from qpid_ha_broker.ha.step_down import ClusterShutdown, StepDown
+from qpid_ha_broker.ha.step_down import SHUT_DOWN_ALREADY, ClusterShutdown, StepDown
 from qpid_ha_broker.ha.verdict import NONE_COMMITTED, TOLD_OF_NONE, Refusal, ToldGeneration, told_commit
 from qpid_ha_broker.ha.votes import UnresolvedRecordWrite, Votes
 
@@ -1117,6 +1117,8 @@ class Leader(ActiveRole):
         unread_s = self._ctx.unread_s()
         if unread_s > self._ctx.settings.ask_limit_s:  # nobody waits for the answer any more, nor for what it leads to
             return Refusal(f"this broker was stopped for {unread_s:.1f} s, and the question may be that old: ask again")
+        if self._shutdown is not None:
+            return SHUT_DOWN_ALREADY
         return self._step_down.hand_over(link, question)
 
     def vote_asked(self, question: fr.Question) -> Refusal | None:
@@ -1142,11 +1144,19 @@ class Leader(ActiveRole):
 
     def demote(self, asked: fx.DemoteAsked) -> None:
         """End clients, and lead no more."""
-        self._step_down.demote(asked)
+        if not self._refuse_in_shutdown(asked.request):
+            self._step_down.demote(asked)
 
     def switch_over(self, asked: fx.SwitchoverAsked) -> None:
         """Have a backup take over."""
-        self._step_down.switch_over(self.primary, asked)
+        if not self._refuse_in_shutdown(asked.request):
+            self._step_down.switch_over(self.primary, asked)
+
+    def _refuse_in_shutdown(self, request: int) -> bool:
+        """Whether the whole cluster ends. One that is left behind, when that comes to nothing, would never be done."""
+        if self._shutdown is not None:
+            self._ctx.answer(request, False, SHUT_DOWN_ALREADY.text)
+        return self._shutdown is not None
 
     def clients_ended(self, _: fx.ClientsEnded) -> None:
         """The log's end is final: hand over, or shut the cluster down."""
@@ -1158,8 +1168,10 @@ class Leader(ActiveRole):
 
     def shut_down(self, asked: fx.ShutdownAsked) -> None:
         """End the whole cluster."""
-        if self._shutdown is not None:
-            self._ctx.answer(asked.request, False, "the cluster is being shut down already: wait for that")
+        if self._refuse_in_shutdown(asked.request):
+            return
+        if self._step_down.is_under_way:
+            self._ctx.answer(asked.request, False, self._step_down.why_busy.text)
         else:
             self._shutdown = ClusterShutdown(self._ctx, asked)
             self._ctx.is_status_stale = True

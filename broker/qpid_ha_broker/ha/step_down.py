@@ -19,6 +19,9 @@ from qpid_ha_broker.ha.verdict import Refusal
 SWITCHOVER_LIMITS = 5
 """A backup that was asked to take over has so many ask limits for it, unless whoever asked gives it less time. It does
 not try for longer by itself."""
+HANDS_OVER_ALREADY = Refusal("this broker is handing over already: wait for that")
+DEMOTED_ALREADY = Refusal("this broker is being demoted already: wait for that")
+SHUT_DOWN_ALREADY = Refusal("the cluster is being shut down already: wait for that")
 SHUTDOWN_GRACE_S = 5.0
 """Beyond `backup-timeout`, after which a shutdown waits for a silent backup no more."""
 
@@ -26,8 +29,11 @@ SHUTDOWN_GRACE_S = 5.0
 class _Switchover(NamedTuple):
     """A backup was asked to take over."""
 
-    request: int
+    requests: tuple[int, ...]
+    """All that are answered with what comes of it."""
     to: str
+    is_named: bool
+    """No other one will do."""
     cause: str
     void_s: float
     """When it is: whoever wanted it has been told that nothing came of it, and may want something else by now."""
@@ -60,10 +66,15 @@ class StepDown:
         to = self._handover[1].asker if self._handover else "another broker"
         return f"handed over to {to}{f': {self._switchover.cause}' if self._switchover else ''}"
 
+    @property
+    def why_busy(self) -> Refusal:
+        """Why nothing else can begin while one is under way."""
+        return HANDS_OVER_ALREADY if self._handover is not None else DEMOTED_ALREADY
+
     def demote(self, asked: DemoteAsked) -> None:
         """An operator, or a resource manager, wants it."""
         if self.is_under_way:
-            self._ctx.answer(asked.request, False, "this broker is being demoted already: wait for that")
+            self._ctx.answer(asked.request, False, self.why_busy.text)
             return
         self._ctx.note("info", f"{asked.cause}: clients are sent away")
         self._demotion = asked
@@ -72,7 +83,7 @@ class StepDown:
     def hand_over(self, link: int, question: Question) -> Refusal | None:
         """A candidate asks. The answer follows once clients are gone, unless it is refused now."""
         if self.is_under_way:
-            return Refusal("this broker is handing over already")
+            return self.why_busy
         void = self._void
         if void is not None and void.to == question.asker and self._ctx.now_s < void.void_s + self._limit_s:
             return Refusal("this broker wanted that a while ago, and does not any more: ask again later")
@@ -82,7 +93,19 @@ class StepDown:
         return None
 
     def switch_over(self, primary: Primary, asked: SwitchoverAsked) -> None:
-        """Have a backup ask; the best one unless the operator names another."""
+        """Have a backup ask; the best one unless the operator names another. Who asks for one that is under way hears
+        what comes of that."""
+        if self._demotion is not None:
+            self._ctx.answer(asked.request, False, DEMOTED_ALREADY.text)
+            return
+        under_way = self._under_way
+        if under_way is not None and asked.to not in ("", under_way.to):
+            self._ctx.answer(asked.request, False, f"{under_way.to} is asked to take over already: wait for that")
+            return
+        if under_way is not None:
+            is_named = under_way.is_named or bool(asked.to)
+            self._switchover = under_way._replace(requests=(*under_way.requests, asked.request), is_named=is_named)
+            return
         fit = [backup for backup in primary.links.values() if backup.name in primary.in_sync and backup.is_level]
         chosen = [backup for backup in fit if not asked.to or backup.name == asked.to]
         if not chosen:
@@ -92,9 +115,18 @@ class StepDown:
         best = max(chosen, key=lambda backup: backup.acknowledged)
         self._ctx.note("info", f"{asked.cause}: {best.name} is asked to take over")
         within_s = self._limit_s if asked.within_s is None else min(asked.within_s, self._limit_s)
-        self._switchover = _Switchover(asked.request, best.name, asked.cause, self._ctx.now_s + within_s)
+        void_s = self._ctx.now_s + within_s
+        self._switchover = _Switchover((asked.request,), best.name, bool(asked.to), asked.cause, void_s)
         self._void = None
         self._ctx.send(best.link, TakeOver(primary.generation))
+
+    @property
+    def _under_way(self) -> _Switchover | None:
+        """A switchover that was asked for, or a candidate's own; None: there is none."""
+        if self._switchover is None and self._handover is not None:
+            question = self._handover[1]
+            return _Switchover((), question.asker, False, "it asked for that", self._ctx.now_s)
+        return self._switchover
 
     def tick(self) -> None:
         """A backup that does not take over in time will not."""
@@ -111,7 +143,11 @@ class StepDown:
     def _come_to_nothing(self, asked: _Switchover, why: str) -> None:
         if not self.is_under_way:
             self._switchover, self._void = None, asked
-            self._ctx.answer(asked.request, False, f"{asked.to} {why}")
+            self._answer(asked, False, f"{asked.to} {why}")
+
+    def _answer(self, asked: _Switchover, done: bool, text: str) -> None:
+        for request in asked.requests:
+            self._ctx.answer(request, done, text)
 
     def _why_not(self, primary: Primary, to: str) -> str:
         if to == self._ctx.settings.name:
@@ -135,8 +171,12 @@ class StepDown:
             self._ctx.send(link, status(question.number, True, "handed over"))
         if self._demotion is not None:
             self._ctx.answer(self._demotion.request, True, "demoted; promote another broker")
-        if self._switchover is not None:
-            self._ctx.answer(self._switchover.request, True, f"{self._switchover.to} takes over")
+        asked = self._switchover
+        if asked is not None:
+            taker = self._handover[1].asker if self._handover is not None else asked.to
+            is_another = asked.is_named and taker != asked.to
+            text = f"{taker} takes over{f', and not {asked.to}' if is_another else ''}"
+            self._answer(asked, not is_another, text)
 
     def _begin(self) -> None:
         self.is_under_way = True

@@ -1,0 +1,68 @@
+"""A process of a simulated machine: what it does is done in order, not while it is stopped, and not after its end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from simulation.process_loop import ProcessLoop
+from simulation.streams import StreamEnd
+
+if TYPE_CHECKING:
+    from simulation.brokers_node import BrokerNode
+
+CALL_S: Final = 0.0002, 0.02
+"""How long a call takes that blocks, such as one of the coordinator."""
+
+
+class MachineProcess:
+    """See `process_loop.LoopProcess`. What comes while it is stopped waits for it."""
+
+    def __init__(self, node: BrokerNode, name: str, number: int, is_stopped: Callable[[], bool]) -> None:
+        self.name = name
+        self.machine = node.index
+        self.clock = node.clock
+        self.draw = random.Random(f"{node.site.schedule.now_s}/{name}#{number}")
+        self.is_dead = False
+        self._node = node
+        self._is_stopped = is_stopped
+        self._waiting: list[Callable[[], None]] = []
+        self.loop = ProcessLoop(  # type: ignore[abstract] # it has what its programs use
+            node.site.schedule,
+            self,
+            node.clock,
+            self.call_s,
+            lambda: self.draw.uniform(0.0, node.site.turn_within_s),
+        )
+
+    def call_s(self) -> float:
+        """How long the next call takes that blocks."""
+        return self.draw.uniform(*CALL_S)
+
+    def post(self, command: Callable[[], None]) -> None:
+        if self._is_stopped() and not self.is_dead:
+            self._waiting.append(command)
+        else:
+            self.run(command)
+
+    def run(self, command: Callable[[], None]) -> None:
+        """Now, unless it is dead."""
+        if not self.is_dead:
+            with self._node.site.surroundings.process(self):
+                self.loop.run(command)
+
+    def go_on(self) -> None:
+        """It was stopped."""
+        waiting, self._waiting = self._waiting, []
+        for command in waiting:
+            self.post(command)
+
+    def connect(self, host: str, opened: Callable[[StreamEnd | None, str], None]) -> None:
+        self._node.connect(self.post, host, opened)
+
+    def let_go(self) -> None:
+        """The run is over."""
+        self.is_dead = False
+        with self._node.site.surroundings.process(self):
+            self.loop.let_go()

@@ -1,0 +1,233 @@
+"""What goes wrong with the agents of real brokers, what operators want of `default`, and what both promise.
+
+The promises are those of docs/agent.md: agents alone see to it that somebody leads while somebody could; who has lost
+the lock knows it; nobody acts by himself in a pause; a primary that answers, and that the record names, stays it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from qpid_ha_broker.coordination.pause import PAUSE_NOTE
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.states import State
+from simulation.brokers_agent import SimulatedAgent
+from simulation.brokers_coordinator import Leases
+from simulation.brokers_node import BrokerNode
+from simulation.node import Violation
+from simulation.proxies_plan import ProxiesFault, ProxiesKind
+from simulation.proxies_sets import DefaultSet
+from simulation.virtual_time import Schedule
+
+CHECK_S: Final = 0.1
+LEADER_WITHIN_S: Final = 15.0
+"""A start that is put off, a lease that is not renewed for 3 s or given away after 3.5, and attempts that fail."""
+CLAIM_S: Final = 1.5
+"""An agent looks at its lock twice a second."""
+HEEDED_WITHIN_S: Final = 1.5
+"""How long an agent that works may not know of a pause."""
+OUTDATED_S: Final = 6.0
+"""How long two may lead, of whom the record names one, while both reach it."""
+ACTS: Final = ("promote", "demote", "switchover")
+CAUSE: Final = "the agent of "
+
+
+class AgentsWatch:
+    """Sees what agents do and know. Each check raises Violation."""
+
+    def __init__(self, schedule: Schedule, leases: Leases, nodes: Sequence[BrokerNode], default: DefaultSet) -> None:
+        self._schedule = schedule
+        self._leases = leases
+        self._nodes = nodes
+        self._default = default
+        self._since_s: dict[str, float] = {}
+        """Of what must not last: since when it is so."""
+        self._unaware_s: dict[str, float] = {}
+        """By agent: when it could last not know of a pause, or there was none."""
+        self._step_downs: dict[str, str] = {}
+        """By who took over: the cause with which a primary left the command to it."""
+
+    def look(self) -> None:
+        """Now and then."""
+        self._schedule.after(CHECK_S, self.look)
+        is_paused = self._is_paused()
+        for node in self._nodes:
+            agent = node.agent
+            assert agent is not None
+            if not (is_paused and agent.is_well and not self._leases.is_cut(node.index)):
+                self._unaware_s[agent.name] = self._schedule.now_s
+            self._limit(self._claims_what_is_not_its_own(agent), CLAIM_S, f"{agent.name} takes the lock for its own")
+            self._limit(
+                self._is_outdated(node), OUTDATED_S, f"{node.name} leads {self._default.name} against the record"
+            )
+        is_stuck = self._default.primary is None and not is_paused and any(map(self._could_lead, self._nodes))
+        self._limit(is_stuck, LEADER_WITHIN_S, "nobody leads, though somebody in sync is there")
+
+    def _limit(self, is_so: bool, limit_s: float, text: str) -> None:
+        """Raises Violation for what lasts."""
+        if not is_so:
+            self._since_s.pop(text, None)
+        elif self._schedule.now_s - self._since_s.setdefault(text, self._schedule.now_s) > limit_s:
+            raise Violation(f"{text} for {limit_s:g} s")
+
+    def _is_paused(self) -> bool:
+        return self._default.note(PAUSE_NOTE) != ""
+
+    def _claims_what_is_not_its_own(self, agent: SimulatedAgent) -> bool:
+        return agent.is_well and agent.claims_lock and self._leases.holder is not agent.process
+
+    def _is_outdated(self, node: BrokerNode) -> bool:
+        record = self._default.register.record
+        if not node.is_primary or node.is_paused or self._leases.is_cut(node.index):
+            return False
+        return record.generation > node.member.status.generation and record.primary != node.name
+
+    def _could_lead(self, node: BrokerNode) -> bool:
+        """By the record and by its own log, and its agent works."""
+        record, agent = self._default.register.record, node.agent
+        if not node.is_up or node.is_paused or node.name in self._default.cut_off_s:
+            return False
+        if agent is None or not agent.is_well or any(self._leases.is_cut(each.index) for each in self._nodes):
+            return False
+        status = node.member.status
+        is_in_sync = node.name in record.members and node.name in status.members
+        return is_in_sync and status.generation == record.generation and node.member.answer().complete
+
+    # --- what happens
+
+    def asks(self, node: BrokerNode, method: str) -> None:
+        """Its agent asks the broker something."""
+        if method in ACTS:
+            self._check_pause(node, method)
+        if method == "demote":
+            self._check_right(node, method)
+
+    def signals(self, node: BrokerNode) -> None:
+        """Its agent ends the broker."""
+        self._check_pause(node, "end it")
+
+    def kills(self, node: BrokerNode) -> None:
+        """At once."""
+        self.signals(node)
+        self._check_right(node, "kill it")
+
+    def _check_pause(self, node: BrokerNode, what: str) -> None:
+        agent = node.agent
+        assert agent is not None
+        unaware_s = self._unaware_s.get(agent.name, self._schedule.now_s)
+        if self._schedule.now_s - unaware_s > HEEDED_WITHIN_S and not agent.is_stopping:
+            raise Violation(f"the agent of {node.name} wants to {what} in a pause")
+
+    def _check_right(self, node: BrokerNode, what: str) -> None:
+        """A primary that answers, and that the record names, stays it."""
+        if not node.is_primary or node.is_paused or node.agent is None or node.agent.is_stopping:
+            return
+        record = self._default.register.record
+        if (record.primary, record.generation) == (node.name, node.member.status.generation):
+            raise Violation(f"the agent of {node.name} wants to {what}, which is primary by the record, and answers")
+
+    def changes(self, node: BrokerNode, change: fx.StateChanged) -> None:
+        """A member of `default` is in another state: no agent promotes behind one that works, and hands over then."""
+        to, _, cause = change.reason.removeprefix("handed over to ").partition(": ")
+        if change.before is State.PRIMARY and change.reason.startswith("handed over to "):
+            self._step_downs[to] = cause
+        elif change.after is State.PRIMARY:
+            asked = self._step_downs.pop(node.name, "")
+            if change.reason.startswith(f"{CAUSE}{node.name} got") and asked.startswith(f"{CAUSE}{node.name} got"):
+                raise Violation(f"{change.reason} promoted it, and a primary that worked had to hand over")
+
+
+class AgentsTrouble:
+    """Strikes agents, the lock and the coordinator, and has operators want something."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        nodes: Sequence[BrokerNode],
+        default: DefaultSet,
+        may_go: Callable[[BrokerNode], bool],
+        later: Callable[[float, Callable[[], object]], None],
+    ) -> None:
+        """`later`: what is made good after so long, or at the end."""
+        self._leases = leases
+        self._nodes = nodes
+        self._default = default
+        self._may_go = may_go
+        self._later = later
+        self.strikes: dict[ProxiesKind, Callable[[ProxiesFault, random.Random], None]] = {
+            ProxiesKind.AGENT_STOPS: self._stop_agent,
+            ProxiesKind.AGENT_DIES: self._kill_agent,
+            ProxiesKind.AGENT_ENDS: self._end_agent,
+            ProxiesKind.LOCK_TAKEN: self._take_lock,
+            ProxiesKind.COORDINATOR_CUT: self._cut_coordinator,
+            ProxiesKind.OPERATOR: self._operate,
+            ProxiesKind.AGENTS_PAUSE: self._pause_agents,
+        }
+
+    def _pick(self, draw: random.Random) -> BrokerNode:
+        """The primary in half of all cases."""
+        primary = self._default.primary
+        return primary if primary is not None and draw.random() < 0.5 else draw.choice(self._nodes)
+
+    def _stop_agent(self, fault: ProxiesFault, draw: random.Random) -> None:
+        node = self._pick(draw)
+        agent = node.agent
+        if agent is not None and agent.is_well:
+            node.note_line("ITS AGENT IS STOPPED")
+            process = agent.process
+            agent.pause()
+            self._later(2 * fault.for_s, lambda: agent.resume() if agent.process is process else None)
+
+    def _kill_agent(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """Whoever watches it starts it again; its broker goes on."""
+        node = self._pick(draw)
+        if node.agent is not None and node.agent.process is not None:
+            node.note_line("ITS AGENT DIES")
+            node.agent.kill()
+            self._later(fault.for_s, node.agent.start)
+
+    def _end_agent(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """An operator stops a machine's agent, and its broker with it, and starts it again."""
+        node = self._pick(draw)
+        if node.agent is not None and node.agent.is_well and self._may_go(node):
+            node.note_line("ITS AGENT IS TO END")
+            node.agent.terminate()
+            self._later(fault.for_s, node.agent.begin_again)
+
+    def _take_lock(self, fault: ProxiesFault, draw: random.Random) -> None:
+        self._leases.take_away()
+
+    def _cut_coordinator(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """A machine, with agent and broker, does not reach it."""
+        node = self._pick(draw)
+        if not self._leases.is_cut(node.index):
+            node.note_line("DOES NOT REACH THE COORDINATOR")
+            self._leases.cut(node.index)
+            self._later(2 * fault.for_s, partial(self._leases.mend, node.index))
+
+    def _operate(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """Of any broker: `promote`, `demote`, or `switchover`, to the best or to one that is named."""
+        node = self._pick(draw)
+        method = draw.choice(ACTS)
+        params: dict[str, object] = {"cause": "an operator wants it"}
+        if method == "switchover" and draw.random() < 0.5:
+            params["to"] = draw.choice(self._nodes).name
+        node.note_line(f"AN OPERATOR WANTS {method} {params}")
+        node.ask(method, params, lambda problem: node.note_line(f"ANSWERS {problem or 'done'}"))
+
+    def _pause_agents(self, fault: ProxiesFault, draw: random.Random) -> None:
+        node = draw.choice(self._nodes)
+        node.ask("pause", {"action": "begin", "by": "an operator"}, lambda problem: None)
+        self._later(2 * fault.for_s, partial(self._go_on, draw))
+
+    def _go_on(self, draw: random.Random) -> None:
+        """Whichever broker is up may be asked, and asked again."""
+        up = [node for node in self._nodes if node.is_up and not node.is_paused]
+        again = partial(self._later, 0.3, partial(self._go_on, draw))
+        if not up:
+            again()
+        else:
+            draw.choice(up).ask("pause", {"action": "end"}, lambda problem: again() if problem else None)
