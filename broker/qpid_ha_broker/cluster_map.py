@@ -134,6 +134,18 @@ class Changes(NamedTuple):
     """Keys."""
 
 
+USERS: Final = "user/"
+TOKENS: Final = "token/"
+"""How the keys begin under which users with passwords are kept, and tokens. No setting has a slash in its key."""
+WITHHELD: Final = '"********"'
+"""What the history has for a secret that is not in force any more."""
+
+
+def is_secret(key: str) -> bool:
+    """Whether what is kept under that key is nobody's to see: of a password or token, what it can be tried out on."""
+    return key.startswith((USERS, TOKENS))
+
+
 SETTING_CHANGES_KEPT: Final = 200
 Listener = Callable[[Changes], None]
 
@@ -154,7 +166,7 @@ class ClusterMap:
         self.policies: tuple[tuple[str, int], ...] = ()
         """Patterns of names of sets, and how many replicas those want that do not say so themselves."""
         self.settings: dict[str, str] = {}
-        """Values of settings that count for all brokers, as JSON."""
+        """Values of settings that count for all brokers, as JSON; and those of users and tokens: see `is_secret`."""
         self.setting_changes: deque[ev.SettingChanged] = deque(maxlen=SETTING_CHANGES_KEPT)
         """The last of them, the oldest first."""
         self.changed_lsn = 0
@@ -167,6 +179,16 @@ class ClusterMap:
     def is_empty(self) -> bool:
         """Whether the cluster has one set, and nobody has said anything about others."""
         return not (self.brokers or self.sets or self.queues or self.policies)
+
+    @property
+    def plain_settings(self) -> dict[str, str]:
+        """Those of the settings that are no secrets."""
+        return {key: value for key, value in self.settings.items() if not is_secret(key)}
+
+    def secrets(self, prefix: str) -> dict[str, str]:
+        """USERS or TOKENS, by name."""
+        there = self.settings.items()
+        return {key.removeprefix(prefix): value for key, value in there if key.startswith(prefix)}
 
     def queues_of(self, set_name: str) -> Mapping[str, PlacedQueue]:
         """Those of one set, by name."""
@@ -300,8 +322,16 @@ class ClusterMap:
             self.settings[event.key] = event.value
         else:
             self.settings.pop(event.key, None)
+        if is_secret(event.key):
+            self._forget_value(event.key)
         self.setting_changes.append(event)
         return Changes(settings=(event.key,))
+
+    def _forget_value(self, key: str) -> None:
+        """That it was changed stays, and to what does not."""
+        for number, change in enumerate(self.setting_changes):
+            if change.key == key and change.value:
+                self.setting_changes[number] = change._replace(value=WITHHELD)
 
 
 _APPLY: Final[dict[type, Callable[[ClusterMap, int, Any], Changes]]] = {

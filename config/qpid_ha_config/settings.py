@@ -106,6 +106,15 @@ class SaslSettings:
     allow_anonymous: bool | None = setting("sasl.allow-anonymous", BOOLEAN)
     allow_insecure_plain: bool = setting("sasl.allow-insecure-plain", BOOLEAN, False)
 
+    def takes_passwords(self, address: Address) -> bool:
+        """Whether clients may say them at that listener, instead of proving that they know them."""
+        return address.is_tls or address.is_loopback or self.allow_insecure_plain
+
+    def for_users_of_cluster(self, address: Address) -> tuple[str, ...]:
+        """The mechanisms that the listener offers them, strongest first."""
+        possible = ("SCRAM-SHA-512", "SCRAM-SHA-256", *(["PLAIN"] if self.takes_passwords(address) else []))
+        return tuple(name for name in possible if self.mechanisms is None or name in self.mechanisms)
+
 
 @dataclass(frozen=True)
 class AddressSettings:
@@ -564,7 +573,7 @@ class BrokerSettings:
             possible.append("EXTERNAL")
         if self.sasl.users_db is not None:
             possible += ["SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1"]
-            if address.is_tls or address.is_loopback or self.sasl.allow_insecure_plain:
+            if self.sasl.takes_passwords(address):
                 possible.append("PLAIN")
         anonymous = self.sasl.allow_anonymous
         if anonymous or (anonymous is None and address.is_loopback):

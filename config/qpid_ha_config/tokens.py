@@ -16,7 +16,17 @@ from typing import Final, NamedTuple
 from qpid_ha_broker.access.token_roles import TokenRole
 from qpid_ha_config.errors import ConfigError, nearest
 
-__all__ = ["KEY", "TOKENS_MAX", "TokenEntry", "TokenRole", "find_entry", "make_token", "read_tokens"]
+__all__ = [
+    "KEY",
+    "TOKENS_MAX",
+    "TokenEntry",
+    "TokenRole",
+    "find_entry",
+    "make_token",
+    "read_entry",
+    "read_tokens",
+    "token_name_problem",
+]
 
 KEY: Final = "admin.tokens"
 TOKENS_MAX: Final = 1000
@@ -38,10 +48,15 @@ class TokenEntry(NamedTuple):
 
 def make_token(name: str, role: TokenRole) -> tuple[str, TokenEntry]:
     """A new token, and its line. Raises ValueError for what cannot be a name."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r:.80} is no name: 1 to 64 letters, digits and . _ -, the first a letter or digit")
+    if problem := token_name_problem(name):
+        raise ValueError(f"{name!r:.80} is no name: {problem}")
     token = secrets.token_urlsafe(32)
     return token, TokenEntry(name, role, token_digest(token))
+
+
+def token_name_problem(name: str) -> str:
+    """Why a token cannot be called that; empty: there is no reason."""
+    return "" if _NAME.fullmatch(name) else "it has 1 to 64 letters, digits and . _ -, the first a letter or digit"
 
 
 def token_digest(token: str) -> str:
@@ -74,7 +89,7 @@ def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
         if not words:
             continue
         try:
-            entry = _read_entry(words)
+            entry = read_entry(words)
             if entry.name in entries:
                 raise ValueError(f"{entry.name} is there twice; take one out")
         except ValueError as error:
@@ -85,8 +100,8 @@ def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
     return tuple(entries.values())
 
 
-def _read_entry(words: list[str]) -> TokenEntry:
-    """Never quotes what stands where a token, or its digest, could be."""
+def read_entry(words: list[str]) -> TokenEntry:
+    """Raises ValueError, which never quotes what stands where a token, or its digest, could be."""
     if len(words) != 3:
         raise ValueError(f"a line is NAME ROLE SHA-256, not {len(words)} words; `qpid-ha token create` makes one")
     name, role, digest = words

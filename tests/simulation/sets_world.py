@@ -692,6 +692,7 @@ class World:
             *queues,
             reads_tombstones=True,
             reads_settings=True,
+            reads_logins=True,
         )
         if self.is_lost():
             return

@@ -13,7 +13,9 @@ SETTINGS = ms.ControllerSettings()
 def report(name: str, *replicas: ms.ReplicaReport, uuid: str = "", instance: str = "") -> ms.BrokerReport:
     """A full one: all that this broker hosts."""
     identity = ms.BrokerIdentity(name, uuid or f"uuid-{name}", instance or f"{name}/1", f"{name}:1", "", "", "1.0")
-    return ms.BrokerReport(identity, 1, True, 1 << 30, replicas, reads_tombstones=True, reads_settings=True)
+    return ms.BrokerReport(
+        identity, 1, True, 1 << 30, replicas, reads_tombstones=True, reads_settings=True, reads_logins=True
+    )
 
 
 class Bench:

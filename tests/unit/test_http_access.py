@@ -35,10 +35,12 @@ OPERATING = [
     ("rebalance", {}), ("rebalance", {"plan": 1}), ("replicate", {"queue": "q"}), ("replicate", {"stop": True}),
     ("reload-tls", {}), ("queues", {"action": "peek"}), ("queues", {"action": "payload"}),
     ("queues", {"action": "move"}), ("connections", {"action": "close"}),
-    ("pause", {"action": "begin"}), ("pause", {"action": "end"}),
+    ("pause", {"action": "begin"}), ("pause", {"action": "end"}), ("users", {}), ("tokens", {"action": "list"}),
 ]  # fmt: skip
 ADMINISTERING = [
     ("settings", {"action": "set"}), ("settings", {"action": "unset"}),
+    ("users", {"action": "set"}), ("users", {"action": "remove"}), ("users", {"action": "export"}),
+    ("tokens", {"action": "set"}), ("tokens", {"action": "remove"}), ("tokens", {"action": "export"}),
     ("set", {}), ("shutdown", {}), ("drop", {}), ("promote", {"force": True}), ("promote", {"force": 1}),
     ("sets", {"action": "delete"}), ("sets", {"action": "promote"}), ("brokers", {"action": "fail"}),
     ("brokers", {"action": "drain", "force": True}), ("brokers", {"action": "forget"}), ("no-such-method", {}),

@@ -353,6 +353,7 @@ _MADE: Final = ("name", "kind", "arguments", "exchange", "queue", "key")
 _DELETED: Final = ("name", "identity", "if_empty", "if_unused")
 _PAGE: Final = {"limit": _NUMBER, "after": _TEXT}
 _SELECTION: Final = {"count": _NUMBER, "id": _NUMBER, "selector": _TEXT}
+_LOGIN_KIND: Final = {"is_new": _FLAG, "replaces": _FLAG}
 _CAUSED: Final = {"name": _NAME, "cause": _TEXT}
 _OF_SET: Final = {"name": _NAME, "broker": _NAME, "cause": _TEXT}
 
@@ -437,6 +438,21 @@ ROWS: Final[tuple[Operation, ...]] = (
         ControlForm("settings", "set", _A, ("key", "value")), None, {"key": _TEXT, "value": _SETTING}, _WRITES, _OUTCOME
     ),
     Operation(ControlForm("settings", "unset", _A, ("key",)), None, {"key": _TEXT}, _WRITES, _OUTCOME),
+    # Users with passwords and tokens that the cluster keeps; whoever asks has made the secrets' verifiers.
+    Operation(ControlForm("users", "list", _O), None, {}, _READS, _OUTCOME),
+    Operation(ControlForm("users", "export", _A), None, {}, _READS, _OUTCOME),
+    Operation(
+        ControlForm("users", "set", _A, ("name", "is_new", "replaces")), None,
+        {"name": _NAME, "verifiers": _TEXT, **_LOGIN_KIND}, _WRITES, _OUTCOME,
+    ),
+    Operation(ControlForm("users", "remove", _A, ("name",)), None, {"name": _NAME}, _WRITES, _OUTCOME),
+    Operation(ControlForm("tokens", "list", _O), None, {}, _READS, _OUTCOME),
+    Operation(ControlForm("tokens", "export", _A), None, {}, _READS, _OUTCOME),
+    Operation(
+        ControlForm("tokens", "set", _A, ("name", "role", "is_new", "replaces")), None,
+        {"name": _NAME, "role": _TEXT, "digest": _TEXT, **_LOGIN_KIND}, _WRITES, _OUTCOME,
+    ),
+    Operation(ControlForm("tokens", "remove", _A, ("name",)), None, {"name": _NAME}, _WRITES, _OUTCOME),
     Operation(ControlForm("reload-tls", ALL, _O, ()), None, {}, _WRITES, _AT_ONCE),
     Operation(ControlForm("reload-acl", ALL, _A, ()), None, {}, _WRITES, _AT_ONCE),
     Operation(

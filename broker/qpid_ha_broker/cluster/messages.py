@@ -137,6 +137,8 @@ class BrokerReport(NamedTuple):
     not."""
     reads_settings: bool = False
     """It has settings of the cluster: it can read a `SettingChanged`."""
+    reads_logins: bool = False
+    """It knows users and tokens of the cluster: those of a `SettingChanged` that are secrets."""
 
 
 # --- requests of operators and clients
@@ -349,6 +351,20 @@ class ChangeSetting(NamedTuple):
     user: str = ""
 
 
+class ChangeLogin(NamedTuple):
+    """Have the cluster keep a user with a password, or a token, or not any more."""
+
+    key: str
+    """See `cluster_map.is_secret`."""
+    value: str
+    """As JSON; empty: there is none any more."""
+    user: str = ""
+    is_new: bool = False
+    """There must be none yet."""
+    replaces: bool = False
+    """There must be one."""
+
+
 ClusterRequest = (
     CreateSet
     | DeleteSet
@@ -372,6 +388,7 @@ ClusterRequest = (
     | ShowCluster
     | ShowHistory
     | ChangeSetting
+    | ChangeLogin
 )
 
 REQUESTS: Final[Mapping[str, type[ClusterRequest | DeclareQueue]]] = {
@@ -397,6 +414,7 @@ REQUESTS: Final[Mapping[str, type[ClusterRequest | DeclareQueue]]] = {
     "cluster-show": ShowCluster,
     "cluster-history": ShowHistory,
     "setting-change": ChangeSetting,
+    "login-change": ChangeLogin,
 }
 """By the method's name, as operators and other brokers ask for it."""
 

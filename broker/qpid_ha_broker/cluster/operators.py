@@ -17,6 +17,7 @@ from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.messages import (
     AddReplica,
     AnswerRequest,
+    ChangeLogin,
     ChangeSetting,
     ClusterRequest,
     CreateSet,
@@ -72,6 +73,7 @@ class Operators:
         self._shutdown = shutdown
         self._lose = lose
         self._overview = ClusterOverview(ctx, leadership, moves, keeper)
+        settings = SharedSettings(ctx)
         self._early: dict[int, tuple[RequestReceived, float]] = {}
         """Requests that wait for reports of brokers, and until when, by number."""
         self._do: Final[dict[type[ClusterRequest], Callable[[int, Any], None]]] = {
@@ -96,7 +98,8 @@ class Operators:
             ShutDownSets: shutdown.begin,
             ShowCluster: self._show,
             ShowHistory: self._show_history,
-            ChangeSetting: SharedSettings(ctx).change,
+            ChangeSetting: settings.change,
+            ChangeLogin: settings.change_login,
         }
 
     def began(self) -> None:

@@ -31,7 +31,7 @@ class ReportedBroker:
         self.is_complete = False
         """Nothing is missing between what was taken in."""
         self.room_bytes = 0
-        self.reads_settings = False
+        self.reads_settings = self.reads_logins = False
         self.replicas: dict[str, ReplicaReport] = {}
 
 
@@ -63,7 +63,8 @@ class Reports:
             there = self.brokers[name] = ReportedBroker(report.broker)
         else:
             before = dict(there.replicas)
-        there.identity, there.reads_settings = report.broker, report.reads_settings
+        there.identity = report.broker
+        there.reads_settings, there.reads_logins = report.reads_settings, report.reads_logins
         if not report.full and (is_other or not there.is_complete or report.number != there.number + 1):
             there.is_complete = False
             there.replicas = {}

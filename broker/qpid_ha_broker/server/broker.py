@@ -21,6 +21,7 @@ from qpid_ha_broker.amqp.links.attach import attach
 from qpid_ha_broker.amqp.wire.batches import uses_kernel
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.model.commands.naming import NamingRules
 from qpid_ha_broker.model.queues.queue_arguments import FullPolicy
 from qpid_ha_broker.model.queues.queue_sums import sum_queues
@@ -45,12 +46,14 @@ from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.due_parties import TurnPlace
 from qpid_ha_broker.server.runtime.engines import Engines, PeerEngines
+from qpid_ha_broker.server.runtime.kept_logins import KeptLogins
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
 from qpid_ha_broker.server.runtime.member_settings import member_settings, reservation_hold_ms
 from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.cluster_connections import ClusterConnections
 from qpid_ha_broker.server.sets.cluster_control import cluster_methods
+from qpid_ha_broker.server.sets.cluster_logins import ClusterLogins, LoginMethods
 from qpid_ha_broker.server.sets.cluster_settings import ClusterSettings
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.outside import OutsideBrokers
@@ -74,6 +77,9 @@ LAST_ANSWERS_S = 1.0
 """How long a primary that stops waits for what its backups still owe its clients."""
 PARTING_S = 1.0
 """How long a broker that was not primary waits for the goodbyes of clients that it did not serve."""
+
+KNOWS_LOGINS = (*LEADING, State.READY, State.OBSERVER)
+"""The states in which it has caught up, and so has what its cluster keeps."""
 
 
 class BrokerFailed(Exception):
@@ -118,7 +124,9 @@ class Broker:
         self.listeners = Listeners(self.admission, descriptors, self.notices.refusals)
         access = AccessRules(self, self.container.access, self.connections, reread_access)
         audit = AuditLog(settings.audit.file, settings.name)
-        self.files = ReloadedFiles(Engines(self.current, self.notices.fault), access, audit)
+        kept = KeptLogins(lambda: self.is_loaded and self.membership.member.status.state in KNOWS_LOGINS)
+        engines = Engines(self.current, self.notices.fault, kept)
+        self.files = ReloadedFiles(engines, access, audit)
         self._ticker: asyncio.Task[None] | None = None
         self.outside = OutsideBrokers(self)
         self.turns = Turns(self)
@@ -234,7 +242,7 @@ class Broker:
     def _join(self, restored: Restored | None) -> None:
         """Be a member, of the cluster or of none. Raises what `Membership` does."""
         cluster_map = self.container.default.resources.replicated.state.map
-        self.layers.shared = cluster_map.settings
+        self.layers.shared = cluster_map.plain_settings
         before = self.layers.current
         if self.layers.change(self.layers.own).access != before.access:
             self.files.access.settings_changed()
@@ -257,9 +265,12 @@ class Broker:
                 self.container.gate = proxying.gate
             of_sets = SetMethods(self.sets, self._own_methods()["queues"])
             told = self.container.notices.events
-            shared = ClusterSettings(self, cluster_map, self.membership.questions, of_sets.ask, told)
+            logins = ClusterLogins(self, self.files.engines.kept, cluster_map)
+            shared = ClusterSettings(self, cluster_map, self.membership.questions, of_sets.ask, told, logins)
+            of_logins = LoginMethods(logins, cluster_map, shared.ask_others, of_sets.ask)
             self.membership.default.links.facts_asked = shared.facts
-            self.control.methods = {**of_sets.methods(self.control.methods), **shared.methods()}
+            added = {**shared.methods(), **of_logins.methods()}
+            self.control.methods = {**of_sets.methods(self.control.methods), **added}
             if cluster_map.settings:
                 shared.put_in_force()
 

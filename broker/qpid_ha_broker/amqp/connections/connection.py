@@ -36,6 +36,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
     READS_REFUSALS,
     RESOURCE_LIMIT,
     SOLE_CONNECTION,
+    UNAUTHORIZED_ACCESS,
     UNKNOWN_TRANSACTION,
     AmqpError,
     as_amqp,
@@ -46,6 +47,7 @@ from qpid_ha_broker.amqp.wire.endpoint_ending import EndpointEnding, ending_by_p
 from qpid_ha_broker.amqp.wire.engine import Engine, has_unsent, session_of
 from qpid_ha_broker.amqp.wire.frame_stream import STREAM_CAPABILITY
 from qpid_ha_broker.amqp.wire.peer_frames import ADMIN_PROPERTY, OUR_PRODUCT, PROOF_PROPERTY, SHARED_CAPABILITY, Channel
+from qpid_ha_broker.amqp.wire.peer_input import PeerInput
 from qpid_ha_broker.amqp.wire.relay import (
     OWN_NODES_CAPABILITY,
     RELAY_CAPABILITY,
@@ -236,6 +238,16 @@ class Connections:
                         link.end(error)
             else:
                 connection.send_away(error)
+
+    def check_logins(self) -> int:
+        """Users of the cluster have changed: end connections of those who have logged in by what counts no more.
+        Returns how many."""
+        count = 0
+        for connection in list(self.open):
+            if (refusal := _login_refusal(connection.engine.input)) is not None:
+                connection.end(refusal)
+                count += 1
+        return count
 
     def check_access(self) -> int:
         """The rules have changed: end what they do not allow any more. Returns how many links and connections."""
@@ -482,7 +494,7 @@ class Connection:
         transport = self.engine.transport
         return PeerIdentity(
             self.peer,
-            (transport.authenticated and transport.user) or "",
+            self.engine.input.user or (transport.authenticated and transport.user) or "",
             self.is_admin,
             self.relay.is_broker,
             self.engine.connection.remote_container or "",
@@ -550,7 +562,7 @@ class Connection:
 
     def opened(self) -> None:
         connections = self._connections
-        refusal = self._read_open() or self._admit(self)
+        refusal = self._read_open() or _login_refusal(self.engine.input) or self._admit(self)
         refusal = refusal or connections.sole_refusal(self) or connections.limit_refusal(self)
         if refusal is None:
             connections.opened(self)
@@ -774,6 +786,13 @@ class Connection:
         elif self.peer_has_closed:
             self.engine.connection.close()
             self.touch()
+
+
+def _login_refusal(came: PeerInput) -> AmqpError | None:
+    """Why what the peer has logged in by does not count any more, if it does not."""
+    if came.login is None or came.login.is_in_force:
+        return None
+    return AmqpError(UNAUTHORIZED_ACCESS, f"{came.user} has another password, or is no user any more")
 
 
 def _has_proved(connection: Connection, is_proof: Callable[[str], bool], properties: Any) -> bool:

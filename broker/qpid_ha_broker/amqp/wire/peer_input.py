@@ -9,6 +9,8 @@ up to the next one, and the rest when all is told that was pushed.
 Nor does Proton know what TLS has found out, which is not its own here (`Security`). It takes what its own says when it
 has read the other end's header, and looks at it when there is more to be done: ours is put in its place between the
 two.
+
+And it knows nothing of users whom a cluster keeps: their logins are not for it (`SaslServer`).
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ from cproton_ffi import ffi, lib
 from qpid_ha_broker.amqp.wire.batches import frame_walk
 from qpid_ha_broker.amqp.wire.frame_stream import HEADER, FrameStream
 from qpid_ha_broker.amqp.wire.message_format import FormatReader
+from qpid_ha_broker.amqp.wire.sasl_server import HEADER as SASL_HEADER
+from qpid_ha_broker.amqp.wire.sasl_server import SaslServer, SaslState
 
 _ATTACH: Final = bytes((0, 0x53, 0x12))
 """How an attach begins, behind the header of its frame. Where it is found in other bytes, nothing is lost by a cut."""
 _HIDDEN: Final = 0x80
 """Turned over in the first byte of a name: of what was UTF-8, no UTF-8 comes of that."""
 _HEADER_BYTES: Final = 8
+_REFUSED: Final = b"\0\0\0\x16\2\1\0\0" + b"\0SA\xc0\x09\1\xa3\x06$wrong"
+"""A login by which nobody gets in, with a mechanism that is never offered: so Proton refuses it, and ends all."""
 _peek = lib.pn_collector_peek
 
 
@@ -60,6 +66,10 @@ class PeerInput:
         self.security: Security | None = None
         """Until SASL has been told; None: nothing is encrypted, or it has been."""
         self._header_left = _HEADER_BYTES
+        self.login: SaslServer | None = None
+        """Of who may be a user of the cluster; None: Proton does it. It stays where it has come to a user."""
+        self.is_turned_away = False
+        """The socket is to end without a word: nobody can know yet whether the login is right."""
         self.heard_ms = 0
         """When something came last, by the clock of whoever pushes it."""
 
@@ -75,6 +85,44 @@ class PeerInput:
 
     def push(self, data: bytes | memoryview) -> None:
         """Bytes came. What the transport no longer takes (after an error) is dropped."""
+        if self.login is not None and self.login.state is not SaslState.IN:
+            self._push_login(self.login, bytes(data))
+        else:
+            self._push_amqp(data)
+
+    def _push_login(self, login: SaslServer, data: bytes) -> None:
+        if login.state is SaslState.OTHERS:
+            self._push_amqp(data)
+        else:
+            login.feed(data)
+            rest, login.rest = login.rest, b""
+            match login.state:
+                case SaslState.TURNED_AWAY:
+                    self.is_turned_away = True
+                case SaslState.FAILED:
+                    self._push_amqp(SASL_HEADER)
+                    self._push_amqp(_REFUSED)
+                    self._drop_output()
+                case SaslState.OTHERS if rest.startswith(SASL_HEADER):
+                    self._push_amqp(SASL_HEADER)
+                    self._drop_output()  # what is offered has been said
+                    self._push_amqp(rest[len(SASL_HEADER) :])
+                case SaslState.IN:
+                    lib.pn_transport_require_auth(self._transport, False)
+                    self._push_amqp(rest)
+                case SaslState.OTHERS:
+                    self._push_amqp(rest)
+        if login.state is SaslState.OTHERS:
+            outcome = lib.pn_sasl_outcome(lib.pn_sasl(self._transport))
+            self.is_turned_away = outcome == lib.PN_SASL_AUTH and not login.is_certain
+            if outcome != lib.PN_SASL_NONE or login.is_certain:
+                self.login = None
+
+    def _drop_output(self) -> None:
+        while (pending := lib.pn_transport_pending(self._transport)) > 0:
+            lib.pn_transport_pop(self._transport, pending)
+
+    def _push_amqp(self, data: bytes | memoryview) -> None:
         stream = self.stream
         if stream is not None:
             if stream.is_reading:
@@ -104,6 +152,15 @@ class PeerInput:
             event = _peek(self._collector)
         return event
 
+    @property
+    def user(self) -> str:
+        """Who of the users of the cluster the peer has logged in as; empty: as none of them."""
+        return "" if self.login is None or self.login.login is None else self.login.login.name
+
+    def take_said(self) -> bytes:
+        """What the peer is to be sent before all that Proton has for it."""
+        return b"" if self.login is None else self.login.take_said()
+
     def answered(self, link: proton.Link) -> None:
         """Our attach of `link` has been said, and its name is not needed any more."""
         self._answered.append(link)
@@ -111,7 +168,7 @@ class PeerInput:
     def close(self) -> None:
         """Let go of all."""
         self._answered.clear()
-        self._rest = b""
+        self._rest, self.login = b"", None
         if self.stream is not None:
             self.stream.stop()
 

@@ -185,6 +185,10 @@ class ClientProtocol(asyncio.Protocol):
         """
         if self.connection is None or self._transport is None or self._transport.is_closing():
             return
+        if self.connection.engine.input.is_turned_away:
+            log.debug("%s is turned away: who is a user of the cluster is not known yet", self.peer)
+            self.abort()
+            return
         if not self._has_said_all:
             output = self.connection.take_output()
             if output:

@@ -53,7 +53,7 @@ _LEAST_S: Final = 0.001
 Answer = Callable[[ms.AnswerRequest], None]
 AUDITED: Final = (
     *("name", "set", "broker", "to", "force", "lost", "why", "preferred", "replicas", "min_replicas", "min_in_sync"),
-    *("strategy", "policies", "begin_only"),
+    *("strategy", "policies", "begin_only", "key"),
 )
 """What the audit log has of the params of a request that another broker passes on for somebody."""
 

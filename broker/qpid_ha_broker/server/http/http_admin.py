@@ -84,7 +84,9 @@ class AdminPort:
     def __init__(self, broker: Broker) -> None:
         """Raises ConfigError when the file of tokens cannot be used."""
         self._broker = broker
-        self._tokens = TokenFile(broker.current().admin.tokens, time.monotonic)
+        self._tokens = TokenFile(
+            broker.current().admin.tokens, time.monotonic, lambda: broker.files.engines.kept.tokens
+        )
         self._wrong = WrongTokens(time.monotonic)
         self._source = MetricsSource(broker)
         self._wrong_log = RateLimitedLog(log)

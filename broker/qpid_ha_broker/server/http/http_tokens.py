@@ -1,4 +1,5 @@
-"""Who asks over HTTP: the tokens of `admin.tokens`, read anew when the file changes, and what a wrong one costs.
+"""Who asks over HTTP: the tokens of `admin.tokens`, read anew when the file changes, and those of the cluster, which
+count above those of the same name; and what a wrong one costs.
 
 A right token is never kept waiting. A wrong one is answered late, and later each time for the same address; what waits
 for that is bounded, and beyond it the answer is 429 at once.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +33,14 @@ LOOK_S: Final = 1.0
 class TokenFile:
     """The promise: who is let in is in the file as it was a second ago, or as it was when it could be used last."""
 
-    def __init__(self, path: Path | None, clock: Callable[[], float]) -> None:
-        """Raises ConfigError when the file cannot be used. None: there is nobody."""
+    def __init__(
+        self,
+        path: Path | None,
+        clock: Callable[[], float],
+        of_cluster: Callable[[], Mapping[str, TokenEntry]] = dict,
+    ) -> None:
+        """Raises ConfigError when the file cannot be used. None: nobody is in it. `of_cluster`: by name."""
+        self._of_cluster = of_cluster
         self._path = path
         self._clock = clock
         self._entries: tuple[TokenEntry, ...] = ()
@@ -47,7 +54,10 @@ class TokenFile:
     def find(self, token: str) -> TokenEntry | None:
         """Whose it is."""
         self._read_again()
-        return None if len(token) > TOKEN_LENGTH_MAX else find_entry(self._entries, token)
+        if len(token) > TOKEN_LENGTH_MAX:
+            return None
+        above = self._of_cluster()
+        return find_entry([*above.values(), *(entry for entry in self._entries if entry.name not in above)], token)
 
     def _read_again(self) -> None:
         if self._path is None or self._clock() < self._look_s:

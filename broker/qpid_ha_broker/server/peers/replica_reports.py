@@ -114,7 +114,7 @@ class ReplicaReports:
         queues = self._queues(full)
         return BrokerReport(
             self._identity(), self._number, full, self._room_bytes(), tuple(changed), tuple(dropped), *queues,
-            reads_tombstones=True, reads_settings=True,
+            reads_tombstones=True, reads_settings=True, reads_logins=True,
         )  # fmt: skip
 
     def _moving(self) -> set[str]:

@@ -3,6 +3,7 @@ sockets speak below them (`tls`)."""
 
 from __future__ import annotations
 
+import secrets
 import ssl
 import time
 from collections.abc import Callable
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import proton
 
+from qpid_ha_broker.access.logins import Logins
 from qpid_ha_broker.amqp.wire.engine import Engine, OnFault, Workspace
 from qpid_ha_broker.amqp.wire.peer_input import Security
+from qpid_ha_broker.amqp.wire.sasl_server import HEADER, SaslServer, offered_mechanisms
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
+from qpid_ha_broker.server.runtime.kept_logins import KeptLogins
 from qpid_ha_broker.server.runtime.tls import Callers, listener_context
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
@@ -24,6 +28,8 @@ _SASL_SERVICE = "qpid-ha"
 _PROOFS = "SCRAM-SHA-512 SCRAM-SHA-256 SCRAM-SHA-1"
 """Of a password, which they do not tell."""
 _LOGINS = f"{_PROOFS} PLAIN"
+_LOGIN_SECRET = secrets.token_bytes(32)
+"""By which a process answers for users who are not there: always alike, so that nobody learns who is."""
 _PEER_FRAME_BYTES = 64 * 1024
 """Of an AMQP frame from another broker. Proton moves its buffers often: larger ones cost it more per byte."""
 
@@ -56,12 +62,18 @@ class EngineFactory:
         address: Address,
         sasl: SaslConfiguration | None,
         on_fault: OnFault | None = None,
+        logins: Logins | None = None,
     ) -> None:
+        """`logins`: the users of the cluster; None: there are none, and there is no cluster."""
         self._current = current
         self._on_fault = on_fault
+        self._logins = logins
+        self._others: tuple[str, ...] | None = None
+        """The mechanisms that Proton offers here, but for EXTERNAL; None: it has not been asked."""
         self._workspace = Workspace()
         settings = current()
         self._mechanisms = settings.mechanisms_for(address)
+        self._for_users = settings.sasl.for_users_of_cluster(address) if settings.ha.cluster else ()
         self._insecure_plain = "PLAIN" in self._mechanisms and not address.is_tls
         self._sasl = sasl
         self.tls = listener_context(settings.tls) if address.is_tls else None
@@ -78,6 +90,31 @@ class EngineFactory:
     def make(self, security: Security | None = None) -> Engine:
         """An engine for a new client, of whom TLS has found that out."""
         settings = self._current()
+        transport = self._transport(settings)
+        engine = Engine(transport, proton.Connection(), self._workspace)
+        engine.on_fault = self._on_fault
+        engine.input.security = security
+        engine.input.may_stream = settings.ha.frame_stream
+        if self._logins is not None and self._for_users and self._logins.is_used:
+            engine.input.login = self._login(settings, self._logins, security)
+        return engine
+
+    def _login(self, settings: BrokerSettings, logins: Logins, security: Security | None) -> SaslServer:
+        """Of a client who may be a user of the cluster."""
+        if self._others is None:
+            asked = Engine(self._transport(settings), proton.Connection(), self._workspace)
+            asked.push(HEADER)
+            self._others = offered_mechanisms(asked.take_output())
+            asked.close()
+        has_file, own, others = self._sasl is not None, self._for_users, self._others
+        if has_file:  # a client takes the strongest: not one that would not do for users in the file
+            own = tuple(name for name in own if name in others) or own
+        if "EXTERNAL" in self._mechanisms and security is not None and security.subject is not None:
+            others = ("EXTERNAL", *others)
+        nonce = secrets.token_urlsafe
+        return SaslServer(logins, own, others, nonce, _LOGIN_SECRET, has_file=has_file)
+
+    def _transport(self, settings: BrokerSettings) -> proton.Transport:
         transport = proton.Transport(proton.Transport.SERVER)
         transport.max_frame_size = settings.max_frame_bytes
         transport.channel_max = settings.max_sessions_per_connection - 1
@@ -90,19 +127,19 @@ class EngineFactory:
         sasl.allowed_mechs(" ".join(self._mechanisms))
         sasl.allow_insecure_mechs = self._insecure_plain
         transport.require_auth("ANONYMOUS" not in self._mechanisms)
-        engine = Engine(transport, proton.Connection(), self._workspace)
-        engine.on_fault = self._on_fault
-        engine.input.security = security
-        engine.input.may_stream = settings.ha.frame_stream
-        return engine
+        return transport
 
 
 class Engines:
     """What the listeners have in common: the configuration for Cyrus, and certificates, which are read together."""
 
-    def __init__(self, current: Callable[[], BrokerSettings], on_fault: OnFault | None = None) -> None:
+    def __init__(
+        self, current: Callable[[], BrokerSettings], on_fault: OnFault | None = None, kept: KeptLogins | None = None
+    ) -> None:
         self._current = current
         self._on_fault = on_fault
+        self.kept = kept or KeptLogins(lambda: True)
+        """Whom the cluster lets in."""
         self._factories: list[EngineFactory] = []
         self._sasl: SaslConfiguration | None = None
 
@@ -114,7 +151,7 @@ class Engines:
 
     def for_listener(self, address: Address) -> EngineFactory:
         """Raises SettingsError when TLS or SASL cannot work."""
-        factory = EngineFactory(self._current, address, self._sasl, self._on_fault)
+        factory = EngineFactory(self._current, address, self._sasl, self._on_fault, self.kept.users)
         self._factories.append(factory)
         return factory
 

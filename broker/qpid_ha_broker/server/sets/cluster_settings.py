@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 from qpid_ha_broker.access.operations import OPERATIONS
-from qpid_ha_broker.cluster.control_frames import Told
-from qpid_ha_broker.cluster_map import Changes, ClusterMap
+from qpid_ha_broker.cluster_map import Changes, ClusterMap, is_secret
+from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.ha.frames import Answer, Topic
 from qpid_ha_broker.model.exchanges.broker_events import BrokerEvents, EventSubject
 from qpid_ha_broker.server.control.administration import Params, SettingsHolder, check_parameters
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.control.setting_layers import check_of_cluster, shown_value
 from qpid_ha_broker.server.peers.peer_asker import Outcome
+from qpid_ha_broker.server.sets.cluster_logins import AskController, ClusterLogins
 from qpid_ha_config.errors import SettingsError, nearest
+from qpid_ha_config.kinds import HIDDEN
 from qpid_ha_config.settings import canonical_key, find
 
 log = logging.getLogger("settings")
@@ -30,7 +32,6 @@ log = logging.getLogger("settings")
 ANSWER: Final = "setting_problem"
 """What is asked for, in the facts of a broker: why it cannot put the value in force, empty if it can. An older release
 does not say it."""
-AskController = Callable[[str, Mapping[str, Any]], Awaitable[Told]]
 
 
 class OthersAsked(Protocol):
@@ -51,7 +52,9 @@ class ClusterSettings:
         others: OthersAsked,
         ask_controller: AskController,
         events: BrokerEvents,
+        logins: ClusterLogins,
     ) -> None:
+        self._logins = logins
         self._holder = holder
         self._layers = holder.layers
         self._map = cluster_map
@@ -86,7 +89,8 @@ class ClusterSettings:
         """All layers, as they are now."""
         self._is_due = False
         before = self._layers.problems
-        self._layers.shared = self._map.settings
+        self._layers.shared = self._map.plain_settings
+        self._logins.put_in_force()
         self._holder.replace(self._layers.own)
         for key, problem in self._layers.problems.items():
             if before.get(key) != problem:
@@ -107,7 +111,9 @@ class ClusterSettings:
         return {ANSWER: ""}
 
     def _check(self, key: str, value: object) -> None:
-        if value is None:
+        if is_secret(key):
+            self._logins.check(key, value)
+        elif value is None:
             self._layers.check_unset(key)
         else:
             self._layers.check(key, value)
@@ -122,7 +128,7 @@ class ClusterSettings:
                 return [row._asdict() for row in self._layers.rows()]
             case "history":
                 return [
-                    {"at_ms": change.at_ms, "key": change.key, "value": _value(change.value), "user": change.user}
+                    {"at_ms": change.at_ms, "key": change.key, "value": _shown(change), "user": change.user}
                     for change in self._map.setting_changes
                 ]
             case "set":
@@ -148,7 +154,7 @@ class ClusterSettings:
             self._check(key, value)
         except SettingsError as error:
             raise ControlError(INVALID_PARAMS, str(error), {"key": key}) from None
-        notes = await self._ask_others(key, value)
+        notes = await self.ask_others(key, value)
         caller = CALLER.get()
         wanted = {"key": key, "value": text, "user": "" if caller is None else caller.user}
         told = await self._ask_controller("setting-change", wanted)
@@ -156,8 +162,9 @@ class ClusterSettings:
         new = self._layers.own.get(key) if value is None else _value(text)
         return {"key": key, "old": old, "new": new, **({"notes": notes} if notes else {})}
 
-    async def _ask_others(self, key: str, value: object) -> list[str]:
-        """Who has not answered, in an operator's words. Raises ControlError where somebody cannot have it."""
+    async def ask_others(self, key: str, value: object) -> list[str]:
+        """Who has not answered, in an operator's words. `value` None: it is to be taken away. Raises ControlError where
+        somebody cannot have it."""
         found = await self._others.ask_others(Topic.QUERY, json.dumps({"key": key, "value": value}))
         notes = []
         for address, answer in sorted(found.items()):
@@ -178,6 +185,11 @@ def _problem(answer: Answer) -> str:
     if not isinstance(facts, dict):
         return "its answer cannot be understood"
     return str(facts.get(ANSWER, "it is of a release that knows no settings of a cluster: upgrade it first"))
+
+
+def _shown(change: ev.SettingChanged) -> object:
+    """The value, but of users and tokens only whether there is one."""
+    return HIDDEN if is_secret(change.key) and change.value else _value(change.value)
 
 
 def _value(text: str) -> object:

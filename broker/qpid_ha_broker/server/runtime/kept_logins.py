@@ -1,0 +1,18 @@
+"""Whom a cluster keeps who may log in: users with passwords, and tokens of the HTTP port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qpid_ha_broker.access.logins import Logins
+from qpid_ha_config.tokens import TokenEntry
+
+
+class KeptLogins:
+    """As they are in force at this broker; empty in no cluster."""
+
+    def __init__(self, is_complete: Callable[[], bool]) -> None:
+        """`is_complete`: see `Logins`."""
+        self.users = Logins(is_complete)
+        self.tokens: dict[str, TokenEntry] = {}
+        """By name."""

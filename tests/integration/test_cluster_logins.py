@@ -1,0 +1,165 @@
+"""Users with passwords, and tokens, of a cluster: added at any broker, known to all, kept, and gone when removed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import proton
+import pytest
+from proton.utils import BlockingConnection
+
+from cluster_in_process import InProcessCluster, eventually
+from event_loops import in_event_loop
+from qpid_ha_agent.control import RequestRefused
+from qpid_ha_broker.access.scram import UserLogin
+from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.exchanges.broker_events import EventSubject
+from qpid_ha_config.tokens import TokenRole, make_token
+
+needs_cyrus = pytest.mark.skipif(not proton.SASL.extended(), reason="a client needs Cyrus SASL in Proton for SCRAM")
+
+
+def verifiers(name: str, password: str) -> str:
+    return UserLogin.of(name, password, bytes(16), 4096).text
+
+
+async def form(cluster: InProcessCluster) -> None:
+    """With `a` as the primary, which is the controller, and knows of all."""
+    await cluster.form("a")
+    for name in cluster.brokers:
+        await knows_controller(cluster, name)
+
+
+async def knows_controller(cluster: InProcessCluster, name: str) -> None:
+    sets = cluster.brokers[name].sets
+    assert sets is not None
+    client = sets.client
+    await eventually(lambda: not client.problem)
+
+
+async def know(cluster: InProcessCluster, *users: str) -> None:
+    await eventually(
+        lambda: all(set(broker.files.engines.kept.users.by_name) == set(users) for broker in cluster.brokers.values())
+    )
+
+
+async def log_in(cluster: InProcessCluster, name: str, user: str, password: str) -> BlockingConnection:
+    return await asyncio.to_thread(
+        BlockingConnection, cluster.url(name), timeout=30, user=user, password=password, allowed_mechs="SCRAM-SHA-256"
+    )
+
+
+async def is_refused(cluster: InProcessCluster, name: str, user: str, password: str) -> bool:
+    try:
+        await log_in(cluster, name, user, password)
+    except proton.ProtonException as refused:
+        return "amqp:unauthorized-access" in str(refused)
+    return False
+
+
+def users_of(cluster: InProcessCluster, name: str) -> list[str]:
+    return [connection.identity.user for connection in cluster.brokers[name].connections.open]
+
+
+@needs_cyrus
+@in_event_loop
+async def test_a_user_added_at_one_broker_logs_in_at_another_after_a_failover_and_a_restart_until_he_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    directories = {name: str(tmp_path / f"data-{name}") for name in ("a", "b")}
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        for name in ("a", "b"):
+            await cluster.stop(name)
+            await cluster.start(name, data_dir=directories[name])
+        await form(cluster)
+        assert await is_refused(cluster, "a", "olga", "geheim")
+        told = await cluster.ask("b", "users", action="set", name="olga", verifiers=verifiers("olga", "geheim"))
+        assert told == {"name": "olga", "was_there": False}
+        await know(cluster, "olga")
+        await log_in(cluster, "a", "olga", "geheim")
+        assert users_of(cluster, "a").count("olga") == 1
+        assert await is_refused(cluster, "a", "olga", "wrong")
+
+        await cluster.stop("a")
+        await cluster.ask("b", "promote")
+        await log_in(cluster, "b", "olga", "geheim")
+        await cluster.ask("b", "shutdown", cluster=True)
+        await cluster.brokers["b"].ended.wait()
+        await cluster.stop("b")
+        for name in ("a", "b"):
+            await cluster.start(name, data_dir=directories[name])
+        await cluster.ask("b", "promote")
+        await cluster.reach("a", State.READY)
+        await knows_controller(cluster, "a")
+        await log_in(cluster, "b", "olga", "geheim")
+
+        await cluster.ask("a", "users", action="set", name="olga", verifiers=verifiers("olga", "other"), replaces=True)
+        await eventually(lambda: "olga" not in users_of(cluster, "b"))
+        assert await is_refused(cluster, "b", "olga", "geheim")
+        await log_in(cluster, "b", "olga", "other")
+        await cluster.ask("a", "users", action="remove", name="olga")
+        await eventually(lambda: "olga" not in users_of(cluster, "b"))
+        assert await is_refused(cluster, "b", "olga", "other")
+    assert "user olga of the cluster: changed" in caplog.text
+    assert "SCRAM-SHA" not in caplog.text
+
+
+@in_event_loop
+async def test_what_is_kept_of_a_password_is_in_no_list_no_history_and_no_event(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await form(cluster)
+        secret = verifiers("olga", "geheim")
+        await cluster.ask("b", "users", action="set", name="olga", verifiers=secret)
+        token, entry = make_token("grafana", TokenRole.VIEWER)
+        await cluster.ask("b", "tokens", action="set", name="grafana", role="viewer", digest=entry.digest)
+        await know(cluster, "olga")
+        await eventually(
+            lambda: all(broker.files.engines.kept.tokens == {"grafana": entry} for broker in cluster.brokers.values())
+        )
+        shown: list[Any] = [await cluster.ask(name, "settings") for name in ("a", "b")]
+        shown += [await cluster.ask("a", "settings", action="history"), await cluster.ask("a", "query", all=True)]
+        shown += [await cluster.ask("a", "users"), await cluster.ask("b", "tokens")]
+        shown += [await cluster.ask("a", "get"), await cluster.ask("a", "history", sets=True)]
+        events = cluster.brokers["b"].container.notices.events.last([EventSubject.SETTING_CHANGED], 10)
+        shown += [event.facts for event in events]
+        assert {event.facts["key"] for event in events} == {"user/olga", "token/grafana"}
+        for part in (*secret.split(" "), entry.digest, token):
+            assert part not in str(shown)
+        assert [row["user"] for row in await cluster.ask("a", "users")] == ["olga"]
+        assert await cluster.ask("a", "users", action="export") == [{"name": "olga", "verifiers": secret}]
+
+
+@in_event_loop
+async def test_who_is_there_is_not_added_and_who_is_not_is_neither_changed_nor_removed(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await form(cluster)
+        wanted = {"action": "set", "name": "olga", "verifiers": verifiers("olga", "geheim")}
+        with pytest.raises(RequestRefused, match="has no user olga"):
+            await cluster.ask("b", "users", replaces=True, **wanted)
+        await cluster.ask("b", "users", is_new=True, **wanted)
+        with pytest.raises(RequestRefused, match="has a user olga already"):
+            await cluster.ask("a", "users", is_new=True, **wanted)
+        with pytest.raises(RequestRefused, match="has no token olga"):
+            await cluster.ask("a", "tokens", action="remove", name="olga")
+        for wrong in ("geheim", "SCRAM-SHA-256$1:x$y:z"):
+            with pytest.raises(RequestRefused, match="verifier") as refused:
+                await cluster.ask("a", "users", action="set", name="eve", verifiers=wrong)
+            assert wrong not in str(refused.value)
+
+
+@in_event_loop
+async def test_who_the_brokers_are_to_each_other_is_no_user_of_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("x")
+    (tmp_path / "password").chmod(0o600)
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await form(cluster)
+        await cluster.stop("b")
+        await cluster.start("b", ha__username="olga", ha__password_file=str(tmp_path / "password"))
+        await eventually(lambda: True)
+        wanted = {"action": "set", "name": "olga", "verifiers": verifiers("olga", "geheim")}
+        with pytest.raises(RequestRefused, match=r"ha\.username"):
+            await cluster.ask("b", "users", **wanted)
