@@ -255,10 +255,10 @@ def with_creator(arguments: Arguments, created_by: str) -> dict[str, Scalar]:
 
 
 def with_levels(arguments: Arguments) -> dict[str, Scalar]:
-    """The arguments of a queue in which each priority of JMS has a level, unless they say how many there are, or ask for
-    what goes with none: last values, or a ring, which drops the oldest message and not that of the lowest priority.
+    """The arguments of a queue in which each priority of JMS has a level.
 
-    Arguments that are wrong come back as they are.
+    They come back as they are where they say how many levels there are, are wrong, or ask for what goes with none: last
+    values, or a ring, which drops the oldest message and not one of the lowest priority.
     """
     given = dict(arguments)
     try:
