@@ -24,6 +24,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "auto-create": "A queue or topic that a client names and that is not there is made.",
         "address-rules": "What an address means that is no name of anything: a queue, a topic or an exchange.",
         "auto-create-arguments": "Arguments of queues that are made so, under those that the client asks for.",
+        "jms-priorities": "Queues that JMS makes so have ten levels of priority; what is there stays as it is.",
         "stop-timeout": "So long a broker that is ended waits for what is under way.",
     },
     "Limits": {

@@ -124,6 +124,7 @@ class AddressSettings:
     auto_create_arguments: Mapping[str, QueueArgument] = setting(
         "auto-create-arguments", QUEUE_ARGUMENTS, lambda: MappingProxyType({})
     )
+    jms_priorities: bool = setting("jms-priorities", BOOLEAN, True, change=ChangeScope.CLUSTER)
     rules: tuple[AddressRule, ...] = setting("address-rules", ADDRESS_RULES, (), change=ChangeScope.CLUSTER)
     """Beside those that are built in: `access.address_rules`."""
 

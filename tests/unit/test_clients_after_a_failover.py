@@ -269,6 +269,18 @@ def test_levels_of_priority_and_their_shares_are_those_of_the_queue_whoever_lead
     assert "".join(strict.bodies()) == "99991111"
 
 
+def test_a_queue_that_jms_made_has_its_levels_whoever_leads(way: str) -> None:
+    world = FailingOver()
+    before = world.visit(way, from_("before", "before", capabilities=("queue",)))
+    levels = [proton.Message(str(level), priority=level) for level in (1, 9, 4) for _ in range(2)]
+    publish(world, "before", *levels[:3])
+    world.fail_over()
+    after = world.visit(way, from_("after", "after", capabilities=("queue",)), container="other")
+    publish(world, "before", *levels[3:])
+    publish(world, "after", *levels)
+    assert ("".join(before.bodies()), "".join(after.bodies())) == ("994411", "994411")
+
+
 def test_a_message_lives_as_long_as_it_said_whoever_leads_and_is_told_what_is_left(
     world: FailingOver, way: str
 ) -> None:

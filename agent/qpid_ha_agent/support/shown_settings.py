@@ -14,7 +14,7 @@ _SHOWN: Final = """
     max-connections max-connections-per-address max-unopened-connections max-sessions-per-connection
     max-links-per-connection max-unsettled-per-connection max-frame-size max-message-size max-transaction-messages
     memory-limit publisher-credit temporary-queue-size idle-timeout handshake-timeout stop-timeout
-    link-heartbeat-interval auto-create auto-create-arguments address-rules
+    link-heartbeat-interval auto-create auto-create-arguments jms-priorities address-rules
     tls.certificate tls.ca tls.require-client-certificate tls.versions tls.ciphers
     store.enabled store.segment-size store.consolidate-at store.memory store.io-uring
     deduplication.producers sessions.max-timeout sessions.max

@@ -559,6 +559,7 @@ def node_settings(settings: BrokerSettings) -> NodeSettings:
         dict(addresses.auto_create_arguments),
         temporary_limits(settings),
         rules_in_force(addresses.rules),
+        addresses.jms_priorities,
     )
 
 

@@ -406,9 +406,10 @@ class Loader:
         return total
 
     def _prepend_levels(self, queue: Queue, entries: list[Entry], cold: dict[int, list[ColdMessages]]) -> None:
-        """Each level by itself, where the ids of what is cold and those of `entries` are in turn."""
-        if len(cold) < 2:
-            return self._prepend(queue, entries, next(iter(cold.values()), []))
+        """Each level by itself: what is cold in one, and `entries` of another, are among each other."""
+        if queue.arguments.priorities < 2:
+            self._prepend(queue, entries, next(iter(cold.values()), []))
+            return
         level_of = queue.messages.level_of
         of_level: dict[int, list[Entry]] = {level: [] for level in cold}
         for entry in entries:

@@ -25,7 +25,7 @@ from qpid_ha_broker.model.exchanges.exchange import NO_LOCAL_ARGUMENT, Exchange,
 from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE, is_for_notices
 from qpid_ha_broker.model.exchanges.topic_trie import ANY_WORDS, has_wildcards
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.queue_arguments import with_creator
+from qpid_ha_broker.model.queues.queue_arguments import with_creator, with_levels
 
 TOPICS: Final = "amq.topic"
 """The exchange that has the topics which nobody has declared: each is a key of it, which needs no creation."""
@@ -41,11 +41,18 @@ class NodeSettings:
     """Arguments of queues that go with their reader; for one that asks for a limit itself they do not count."""
     address_rules: tuple[AddressRule, ...] = BUILT_IN
     """The first one that fits says what an address means that is not the name of something."""
+    jms_priorities: bool = True
+    """What JMS makes, which asks for a queue by a capability of its terminus, has a level for each priority."""
 
     def temporary_arguments(self, asked: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Arguments of a queue that goes with its reader."""
         has_limit = any(name in asked for name in LIMITS)
         return dict(asked) if has_limit else {**self.temporary_limits, **asked}
+
+    def ordered(self, arguments: Mapping[str, Scalar], terminus: Terminus | None) -> dict[str, Scalar]:
+        """Arguments of a queue that is made for a link, with the levels that JMS expects of its queues."""
+        is_of_jms = self.jms_priorities and terminus is not None and terminus.queue
+        return with_levels(arguments) if is_of_jms else dict(arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +270,7 @@ class Nodes:
         self._check_serves(self._host.default, "")
         self.check_arguments(subject, terminus)
         asked = {**self.settings.temporary_arguments(terminus.arguments), "qpid.auto_delete": True}
-        arguments = with_creator(asked, self.created_by(subject))
+        arguments = with_creator(self.settings.ordered(asked, terminus), self.created_by(subject))
         return self._configuration.declare_queue(f"{TEMPORARY}{self._unique_name()}", arguments, by_rule=False)
 
     def temporary_topic(self, address: str) -> Target:
@@ -382,7 +389,7 @@ class Nodes:
         if terminus is not None:
             self.check_arguments(subject, terminus)
         asked = {**self.settings.auto_create_arguments, **by_rule, **(terminus.arguments if terminus else {})}
-        arguments = with_creator(asked, self.created_by(subject))
+        arguments = with_creator(self.settings.ordered(asked, terminus), self.created_by(subject))
         try:
             return self._configuration.declare_queue(name, arguments)
         except OtherSet:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from functools import cache, partial
 from heapq import merge
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import ClassVar, Final, Protocol
 
 from qpid_ha_broker.model.queues.cold import ColdMessages
@@ -18,6 +18,7 @@ from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Cursor, Entry, FreeCu
 from qpid_ha_broker.model.work import Task, emptied
 
 _entry_id = attrgetter("id")
+_number = itemgetter(0)
 
 
 class SeesReturned(Protocol):
@@ -261,13 +262,15 @@ class ByPriority(Order):
     lies in the level of its header's priority, all of a stretch in one.
     """
 
-    __slots__ = ("_level_of", "_levels", "_shares")
+    __slots__ = ("_level_of", "_levels", "_shares", "highest_first")
 
     takes_cold = True
 
     def __init__(self, shares: Sequence[int]) -> None:
         """`shares`: of each level, the lowest first; 0: it has none, and goes on while it has messages."""
         self._levels = [_NOT_MADE] * len(shares)
+        self.highest_first: list[tuple[int, MessageSequence]] = []
+        """The number of each level to which something has come, and the level."""
         self._level_of = _levels_by_priority(len(self._levels))
         """By AMQP priority: without a call, for each message asks twice."""
         self._shares = shares
@@ -280,6 +283,8 @@ class ByPriority(Order):
         at = self._level_of[priority]
         if self._levels[at] is _NOT_MADE:
             self._levels[at] = MessageSequence()
+            self.highest_first.append((at, self._levels[at]))
+            self.highest_first.sort(key=_number, reverse=True)
         return self._levels[at]
 
     def __len__(self) -> int:
@@ -461,7 +466,7 @@ class PriorityPosition(_LevelsPosition):
     row waits for a round.
     """
 
-    __slots__ = ("_given", "_level", "_scan", "_shares")
+    __slots__ = ("_given", "_highest_first", "_level", "_lowest_first", "_shares")
 
     def __init__(
         self,
@@ -475,23 +480,25 @@ class PriorityPosition(_LevelsPosition):
         self._shares = shares if any(shares) else ()
         self._given = [0] * len(self._shares)
         self._level = 0
-        ascending = range(len(levels))
-        self._scan = ascending if lowest_first else ascending[::-1]
+        self._highest_first = order.highest_first
+        self._lowest_first = lowest_first
 
     def peek(self) -> Entry | None:
-        shares, resting = self._shares, False
-        levels, cursors = self._levels, self._cursors
-        for level in self._scan:
+        shares, resting, cursors = self._shares, False, self._cursors
+        for at, level in reversed(self._highest_first) if self._lowest_first else self._highest_first:
             # Most levels are empty nearly always, and each message asks all that are above its own.
-            if not levels[level].length:
+            if not level.length:
                 continue
-            cursor = cursors[level] or self._cursor(level)
-            if (entry := cursor.peek()) is None:
+            cursor = cursors[at] or self._cursor(at)
+            entries, index = cursor.block.entries, cursor.index
+            if index < len(entries) and entries[index].holder is None:  # as nearly always: `peek` would find it
+                entry = entries[index]
+            elif (entry := cursor.peek()) is None:
                 continue
-            if shares and 0 < shares[level] <= self._given[level]:
+            if shares and 0 < shares[at] <= self._given[at]:
                 resting = True
                 continue
-            self._level, self._next = level, cursor
+            self._level, self._next = at, cursor
             return entry
         if resting:
             self._given = [0] * len(shares)
@@ -500,13 +507,15 @@ class PriorityPosition(_LevelsPosition):
 
     def skip(self) -> None:
         if self._next is not None:
-            self._next.skip()
+            self._next.index += 1
         if self._shares:
             self._given[self._level] += 1
 
     def ahead(self) -> Iterator[Entry]:
         """As many of each level in turn as its share is, all of one without."""
-        levels = [level for level in self._scan if self._levels[level].length]
+        levels = [at for at, level in self._highest_first if level.length]
+        if self._lowest_first:
+            levels.reverse()
         rest = [(self._cursor(level).ahead(), self._shares[level] if self._shares else 0) for level in levels]
         while rest:
             still = []

@@ -20,6 +20,7 @@ takes it for the application's."""
 LONGEST_DELAY_MS: Final = 366 * 24 * 3600 * 1000
 """Between two deliveries of a message: a year."""
 _DOUBLED_MOST: Final = 40
+PRIORITIES: Final = "qpid.priorities"
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
 
@@ -251,6 +252,22 @@ def check_settable(arguments: Iterable[str]) -> None:
 def with_creator(arguments: Arguments, created_by: str) -> dict[str, Scalar]:
     """The arguments of a queue that is made for that user; empty: nobody is to be remembered."""
     return {**arguments, CREATED_BY: created_by} if created_by else dict(arguments)
+
+
+def with_levels(arguments: Arguments) -> dict[str, Scalar]:
+    """The arguments of a queue in which each priority of JMS has a level.
+
+    They come back as they are where they say how many levels there are, are wrong, or ask for what goes with none: last
+    values, or a ring, which drops the oldest message and not one of the lowest priority.
+    """
+    given = dict(arguments)
+    try:
+        parsed = QueueArguments.parse(given)
+    except InvalidArgument:
+        return given
+    if PRIORITIES in given or parsed.last_value_queue_key or parsed.policy_type is FullPolicy.RING:
+        return given
+    return {**given, PRIORITIES: MAX_PRIORITIES}
 
 
 def without_creator(arguments: Arguments) -> tuple[dict[str, Scalar], str]:

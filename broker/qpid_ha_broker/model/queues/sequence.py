@@ -677,22 +677,26 @@ def _thin(block: SequenceBlock) -> None:
 
 
 class Cursor:
-    """A place in a sequence. What lies behind it was seen; `rewind` makes it see an entry again."""
+    """A place in a sequence. What lies behind it was seen; `rewind` makes it see an entry again.
 
-    __slots__ = ("_block", "_index", "_sequence")
+    It stands before `block.entries[index]`, if there is one. Whoever has cursors in several sequences may look there,
+    and pass it, without a call: what nobody has is what any kind of cursor gives.
+    """
+
+    __slots__ = ("_sequence", "block", "index")
 
     def __init__(self, sequence: MessageSequence) -> None:
         self._sequence = sequence
-        self._block, self._index = sequence.start()
+        self.block, self.index = sequence.start()
 
     def peek(self) -> Entry | None:
         """The next available entry, or None; the cursor stops before it."""
-        block, index = self._block, self._index
+        block, index = self.block, self.index
         while True:
             entries = block.entries
             for at in range(index, len(entries)):
                 if entries[at].holder is None:
-                    self._block, self._index = block, at
+                    self.block, self.index = block, at
                     return entries[at]
             if block.ids or block.cold is not None:
                 self._sequence.opened.open(block)
@@ -700,7 +704,7 @@ class Cursor:
             index = len(entries)
             following = self._following(block)
             if following is None:
-                self._block, self._index = block, index
+                self.block, self.index = block, index
                 return None
             block, index = following, 0
 
@@ -714,12 +718,12 @@ class Cursor:
 
     def skip(self) -> None:
         """Pass the entry that `peek` gave."""
-        self._index += 1
+        self.index += 1
 
     def ahead(self) -> Iterator[Entry]:
         """The available entries from here on; the cursor stays. The sequence must not change meanwhile."""
-        block: SequenceBlock | None = self._block
-        index = self._index
+        block: SequenceBlock | None = self.block
+        index = self.index
         while block is not None:
             for entry in self._sequence.opened.open(block)[index:]:
                 if entry.holder is None:
@@ -732,7 +736,7 @@ class Cursor:
         if block is None:
             return True
         index = block.place_of(entry.id)
-        return (block.first_id, index) < (self._block.first_id, self._index)
+        return (block.first_id, index) < (self.block.first_id, self.index)
 
     def rewind(self, entry: Entry) -> None:
         """Go back so far that `peek` sees `entry`; nothing happens when it lies ahead."""
@@ -740,12 +744,12 @@ class Cursor:
         if block is None:
             return
         index = block.place_of(entry.id)
-        if (block.first_id, index) < (self._block.first_id, self._index):
-            self._block, self._index = block, index
+        if (block.first_id, index) < (self.block.first_id, self.index):
+            self.block, self.index = block, index
 
     def restart(self) -> None:
         """Go back to the start."""
-        self._block, self._index = self._sequence.start()
+        self.block, self.index = self._sequence.start()
 
 
 class FreeCursor(Cursor):
@@ -755,19 +759,19 @@ class FreeCursor(Cursor):
 
     def peek(self) -> Entry | None:
         """The next entry that is free, or None; the cursor stops before it."""
-        block, index = self._block, self._index
+        block, index = self.block, self.index
         while True:
             entries = block.entries
             for at in range(index, len(entries)):
                 if entries[at].is_free:
-                    self._block, self._index = block, at
+                    self.block, self.index = block, at
                     return entries[at]
             if block.ids or block.cold is not None:
                 self._sequence.opened.open(block)
                 continue
             following = block.next
             if following is None:
-                self._block, self._index = block, len(entries)
+                self.block, self.index = block, len(entries)
                 return None
             block, index = following, 0
 
@@ -782,30 +786,30 @@ class HistoryCursor(Cursor):
 
     def __init__(self, sequence: MessageSequence, after: int) -> None:
         super().__init__(sequence)
-        self._block, self._index = sequence.after(after)
+        self.block, self.index = sequence.after(after)
 
     def peek(self) -> Entry | None:
         """The next entry that has not left, or None."""
-        block, index = self._block, self._index
+        block, index = self.block, self.index
         while True:
             entries = block.entries
             for at in range(index, len(entries)):
                 if entries[at].body is not None:
-                    self._block, self._index = block, at
+                    self.block, self.index = block, at
                     return entries[at]
             if block.ids or block.cold is not None:
                 self._sequence.opened.open(block)
                 continue
             following = block.next
             if following is None:
-                self._block, self._index = block, len(entries)
+                self.block, self.index = block, len(entries)
                 return None
             block, index = following, 0
 
     def ahead(self) -> Iterator[Entry]:
         """The entries that have not left, from here on; the cursor stays. The sequence must not change meanwhile."""
-        block: SequenceBlock | None = self._block
-        index = self._index
+        block: SequenceBlock | None = self.block
+        index = self.index
         while block is not None:
             yield from [entry for entry in self._sequence.opened.open(block)[index:] if entry.body is not None]
             block, index = block.next, 0
