@@ -15,6 +15,7 @@ from proton import Delivery, Message
 
 from blocking_client import BlockingClient, LocalTransaction, bodies
 from failover_load import FailoverLoad
+from qpid_ha_agent.control import ControlFailure
 from running_cluster import RunningCluster
 from sets_cluster import change, create_queue, create_set, wait_whole
 
@@ -61,6 +62,33 @@ def test_queues_of_any_set_are_served_by_every_broker(cluster: RunningCluster) -
                 sent = [f"from {at}", f"by relay from {at}"]
                 assert bodies(other.browse(queue)) == sent
                 assert bodies(other.consume(queue)) == sent
+
+
+def test_what_an_operator_moves_and_redirects_is_asked_of_the_primary_and_comes_to_consumers_at_a_proxy(
+    cluster: RunningCluster,
+) -> None:
+    primary, proxy = cluster.broker(0), cluster.broker(1)
+    primary.ask("exchanges", action="create", name="x", kind="direct")
+    for queue in ("from", "red", "copied"):
+        primary.ask("queues", action="create", name=queue, arguments={})
+    primary.ask("exchanges", action="bind", name="x", queue="red", key="red")
+    asked: list[dict[str, object]] = [
+        {"action": "copy", "name": "from", "to": "copied"},
+        {"action": "redirect", "name": "from", "exchange": "x"},
+        {"action": "move", "name": "from", "to": "copied"},
+        {"action": "retry", "name": "copied", "to": "from"},
+    ]
+    with BlockingClient(cluster.urls[1]) as client:
+        client.send("from", *(Message(text, subject=text) for text in ("red", "blue", "red")))
+        red, copied = client.receiver("red", 10), client.receiver("copied", 10)
+        for request in asked:
+            with pytest.raises(ControlFailure, match=f"ask {primary.name} at {cluster.urls[0]}, the primary"):
+                proxy.ask("queues", **request)
+        assert bodies(client.browse("from")) == ["red", "blue", "red"]
+        for request in asked:
+            primary.ask("queues", **request)
+        assert bodies(client.fetch(red, 2)) == ["red", "red"]
+        assert bodies(client.fetch(copied, 4)) == ["red", "blue", "red", "blue"]
 
 
 def test_a_killed_primary_is_a_pause_for_clients_of_the_others(attended: RunningCluster) -> None:
