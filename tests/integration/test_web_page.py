@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -187,7 +188,7 @@ def test_charts_have_axes_with_units_and_local_times_and_say_the_same_in_words_a
     page.wait(f"{chart}.querySelector('.legend').innerText.match(/to [1-9][0-9.,]*\\/s/)")
     page.evaluate("document.querySelector('#span').value = '20m'")
     page.evaluate("document.querySelector('#span').dispatchEvent(new Event('change'))")
-    page.wait(f"/h0L/.test({chart}.querySelector('path').getAttribute('d'))")
+    page.wait(f"/h0L/.test({chart}.querySelector('.plot path').getAttribute('d'))")
     assert page.evaluate(f"[...{chart}.querySelectorAll('.tick')].some((one) => one.textContent.endsWith('/s'))")
     times = f"[...{chart}.querySelectorAll('.tick.time')].map((one) => one.textContent)"
     page.wait(f"{times}.length > 2 && {times}.every((one) => /^[0-2][0-9]:[0-5][05]$/.test(one))")
@@ -211,6 +212,52 @@ def test_charts_have_axes_with_units_and_local_times_and_say_the_same_in_words_a
     page.screenshot(SHOTS / "queue.png")
     sender.connection.close()
     primary.ask("queues", action="purge", name="orders.9")
+
+
+def test_the_page_of_one_broker_shows_the_figures_queues_and_connections_of_all(site: Site) -> None:
+    page, cluster = site.page, site.cluster
+    primary = cluster.the_primary()
+    backup, silent = [broker for broker in cluster.brokers if broker is not primary]
+    client = BlockingClient(cluster.urls[cluster.brokers.index(primary)])
+    client.receiver("orders.7", 0)
+    site.log_in(backup, VIEWER)
+    site.go("charts")
+    memory = f"{CHARTS}.find((one) => one.querySelector('h3').textContent === 'Memory of the process')"
+    page.wait(f"{memory}.querySelectorAll('path.line').length === 6")  # with those of the legend
+    assert all(f"{broker.name}: now" in page.evaluate(f"{memory}.innerText") for broker in cluster.brokers)
+    page.wait(f"/{primary.name}: now [1-9]|^now [1-9]/m.test({CHARTS}[2].innerText)")
+    assert accessibility_problems(page) == []
+    page.screenshot(SHOTS / "charts-of-all.png")
+    site.go("connections")
+    page.wait_text("no credit")
+    page.wait(f"[...document.querySelectorAll('td')].some((one) => one.textContent === {json.dumps(primary.name)})")
+    client.connection.close()
+    site.go("queues")
+    page.wait("document.querySelector('#broker').options.length === 3")
+    page.evaluate(f"""(() => {{ const choice = document.querySelector('#broker');
+        choice.value = [...choice.options].find((one) => one.text === {json.dumps(primary.name)}).value;
+        choice.dispatchEvent(new Event('change')); }})()""")
+    page.wait("document.querySelector('.list tbody a').hash.split('/').length === 4")
+    page.click(".list tbody a")
+    page.wait_text("This is how the broker at")
+    page.wait(f"/now 5/.test({CHARTS}[0].innerText)")
+    site.go("charts")
+    page.wait(f"{memory}.querySelectorAll('path.line').length === 6")
+    pid = silent.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        page.wait(f"document.querySelector('ul.wrongs').innerText.includes('no figures of {silent.name}')")
+        page.wait(f"{memory}.querySelectorAll('path.line').length === 4")
+        newest = f"{memory}.querySelector('svg[role=img]').getAttribute('aria-label')"
+        before = page.evaluate(newest)
+        page.wait(f"{newest} !== {json.dumps(before)}")
+        page.screenshot(SHOTS / "charts-silent.png")
+        assert accessibility_problems(page) == []
+    finally:
+        with suppress(ProcessLookupError):  # its agent has killed it
+            os.kill(pid, signal.SIGCONT)
+    page.wait(f"{memory}.querySelectorAll('path.line').length === 6")
+    cluster.wait_whole()
 
 
 def test_an_operator_looks_at_a_message_which_is_shown_and_never_run_and_moves_it(site: Site) -> None:

@@ -111,23 +111,23 @@ function showState(state) {
 
 const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView(), queues: () => new QueuesView(), history: () => new HistoryView(),
   connections: () => new ConnectionsView(),
-  queue: (name) => new QueueView(name) };
+  queue: (name, address) => new QueueView(name, address) };
 
 function place() {
-  const [, name = "cluster", rest = ""] = location.hash.split("/", 3);
-  let argument = "";
+  const [, name = "cluster", ...rest] = location.hash.split("/", 4);
+  let given = [];
   try {
-    argument = decodeURIComponent(rest);
+    given = rest.map(decodeURIComponent);
   } catch { // somebody typed it
-    return { name: "cluster", argument: "" };
+    return { name: "cluster", given: [] };
   }
-  return { name: name in VIEWS && (name !== "queue" || argument) ? name : "cluster", argument };
+  return { name: name in VIEWS && (name !== "queue" || given[0]) ? name : "cluster", given };
 }
 
 function showView() {
-  const { name, argument } = place();
+  const { name, given } = place();
   clearTimeout(view.timer);
-  view.current = VIEWS[name](argument);
+  view.current = VIEWS[name](...given);
   view.current.onDue = () => due(false);
   for (const link of document.querySelectorAll("nav a")) {
     const isIt = link.hash === `#/${name}` || (name === "queue" && link.hash === "#/queues");

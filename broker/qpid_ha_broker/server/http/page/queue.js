@@ -10,8 +10,11 @@ import { Messages, moveMessages } from "./messages.js";
 export class QueueView {
   refreshMs = 3000;
 
-  constructor(name) {
+  /** `address`: of another broker, whose replica is shown; empty: that of this page. */
+  constructor(name, address = "") {
     this.name = name;
+    this.address = address;
+    this.of = address ? { broker: address } : {};
     this.title = name;
     const { choice, label } = spanChoice(() => this.onDue?.());
     this.span = choice;
@@ -33,7 +36,7 @@ export class QueueView {
   }
 
   async refresh() {
-    const { rows } = await broker.get("/queues", { name: this.name });
+    const { rows } = await broker.get("/queues", { name: this.name, ...this.of });
     const row = rows[0];
     show(this.trend, row !== undefined);
     if (!row) {
@@ -55,15 +58,15 @@ export class QueueView {
       setText(part.children[1], value);
     });
     await this.#showCharts();
-    const may = broker.mayChange();
-    setText(this.why, may ? "" : `The token ${broker.who.token} has the role ${broker.who.role}: what changes something takes operator.`);
+    const may = broker.mayChange() && !this.address;
+    setText(this.why, may ? "" : this.address ? `This is how the broker at ${this.address} has it: open its page to change something.` : `The token ${broker.who.token} has the role ${broker.who.role}: what changes something takes operator.`);
     for (const button of [this.purge, this.move]) button.disabled = !may;
     this.messages.allow(may);
     return null;
   }
 
   async #showCharts() {
-    const told = await broker.get("/charts", { queue: this.name, span: this.span.value });
+    const told = await broker.get("/charts", { queue: this.name, span: this.span.value, ...this.of });
     setText(this.chartsProblem, told.problem ? `This queue has no charts: ${told.problem}.` : "");
     this.depth.update([lineOf(told, "depth")]);
     this.rates.update([lineOf(told, "in", "In"), lineOf(told, "out", "Out")]);
