@@ -27,6 +27,7 @@ pytestmark = pytest.mark.direct_only("the page is about the broker that serves i
 SHOTS = Path(os.environ.get("QPID_HA_SCREENSHOTS", Path(__file__).resolve().parents[2] / "build" / "screenshots"))
 """Where what the page looked like is kept."""
 HTML_NAME = "<img src=x onerror=alert(1)>"
+HTML_EXCHANGE = "<img src=x onerror=alert(3)>"
 VIEWER, OPERATOR = TokenRole.VIEWER, TokenRole.OPERATOR
 EVERY_COLOUR = """<div id="colours">
     <p class="banner" role="alert">a banner</p> <p class="problem" role="alert">a problem</p>
@@ -328,6 +329,120 @@ def test_a_queue_is_purged_once_that_is_confirmed(site: Site) -> None:
     assert primary.ask("queues", action="read", name=HTML_NAME)["messages"] == 0
 
 
+def test_an_operator_creates_a_queue_changes_it_binds_it_and_deletes_it_once_that_is_confirmed(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, OPERATOR)
+    site.go("queues")
+    page.click("#create-queue")
+    page.type("made.here")
+    page.press("Tab")
+    page.type("qpid.max_count=5000\nqpid.no_such=1")
+    page.click("dialog button[type=submit]")
+    page.wait("document.querySelector('dialog .problem').textContent.includes('unknown argument')")
+    page.evaluate("document.querySelector('dialog textarea').value = 'qpid.max_count=5000\\nowner=ada'")
+    page.screenshot(SHOTS / "create-queue.png")
+    assert accessibility_problems(page) == []
+    page.click("dialog button[type=submit]")
+    site.close_done("The queue made.here was created.")
+    assert primary.ask("queues", action="read", name="made.here")["arguments"] == {
+        "qpid.max_count": 5000, "owner": "ada"
+    }  # fmt: skip
+    page.wait_text("qpid.max_count=5000, owner=ada")
+    page.click("#change")
+    page.click("dialog button[type=submit]")
+    page.wait("document.querySelector('dialog .problem').textContent === 'nothing is another one'")
+    page.evaluate("document.querySelector('dialog textarea').value = 'qpid.max_count=100'")
+    page.click("dialog button[type=submit]")
+    site.close_done("made.here has the arguments: qpid.max_count=100.")
+    assert primary.ask("queues", action="read", name="made.here")["arguments"] == {"qpid.max_count": 100}
+    page.click("#bind")
+    page.type("amq.topic")
+    page.press("Tab")
+    page.type("made.#")
+    page.click("dialog button[type=submit]")
+    site.close_done('made.here is bound to amq.topic with the key "made.#".')
+    page.wait("[...document.querySelectorAll('td')].some((one) => one.textContent === 'made.#')")
+    client = BlockingClient(site.cluster.urls[site.cluster.brokers.index(primary)])
+    client.receiver("made.here", 0)
+    client.sender("amq.topic").send(Message(subject="made.so", body="x"))
+    page.wait("document.querySelector('section[aria-labelledby=consumers-title]').innerText.includes('no credit')")
+    page.screenshot(SHOTS / "queue-detail.png")
+    assert accessibility_problems(page) == []
+    page.resize(400, 860)
+    page.wait(NO_SCROLLING)
+    page.resize(1280, 860)
+    client.connection.close()
+    page.click("#delete")
+    page.wait("document.querySelector('dialog').innerText.includes('1 message and')")
+    page.click("dialog button[type=submit]")
+    page.wait("document.querySelector('dialog .problem').textContent !== ''")
+    assert primary.ask("queues", action="read", name="made.here")["messages"] == 1
+    page.evaluate("document.querySelector('dialog select').value = 'always'")
+    page.click("dialog button[type=submit]")
+    site.close_done("The queue made.here was deleted.")
+    page.wait("location.hash === '#/queues'")
+    assert "made.here" not in [row["name"] for row in primary.ask("queues")["answer"]]
+
+
+def test_an_operator_makes_an_exchange_binds_a_queue_to_it_and_takes_both_away(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, OPERATOR)
+    site.go("exchanges")
+    page.wait_text("amq.topic")
+    page.click("#create-exchange")
+    page.type(HTML_EXCHANGE)
+    page.click("dialog button[type=submit]")
+    site.close_done("was created.")
+    page.click("a[href$='onerror%3Dalert(3)%3E']")
+    page.wait_text("Kind: topic.")
+    page.click("#bind")
+    page.type("orders.7")
+    page.press("Tab")
+    page.type("a.*")
+    page.click("dialog button[type=submit]")
+    site.close_done("orders.7 is bound to")
+    page.wait_text("1 binding")
+    page.screenshot(SHOTS / "exchange.png")
+    assert accessibility_problems(page) == []
+    page.click("#delete")
+    page.click("dialog button[type=submit]")  # only if nothing is bound to it
+    page.wait("document.querySelector('dialog .problem').textContent !== ''")
+    page.press("Escape")
+    page.click("button.unbind")
+    page.click("dialog button[type=submit]")
+    site.close_done("is not bound to")
+    page.wait_text("0 bindings")
+    page.click("#delete")
+    page.click("dialog button[type=submit]")
+    site.close_done("was deleted.")
+    page.wait("location.hash === '#/exchanges'")
+    assert HTML_EXCHANGE not in [row["name"] for row in primary.ask("exchanges")["answer"]]
+
+
+def test_a_viewer_can_press_nothing_that_changes_something(site: Site) -> None:
+    page = site.page
+    site.log_in(site.cluster.the_primary(), VIEWER)
+    for view, text, buttons in (
+        ("queues", "301 of 301", "#create-queue"),
+        ("queue/orders.7", "Consumers", "#move, #change, #bind, #purge, #delete"),
+        ("exchanges", "amq.topic", "#create-exchange"),
+        ("exchange/amq.topic", "Kind: topic.", "#bind, #delete"),
+    ):
+        site.go(view)
+        page.wait_text(text)
+        number = len(buttons.split(","))
+        page.wait(f"document.querySelectorAll({json.dumps(buttons)}).length === {number}")
+        page.wait(f"[...document.querySelectorAll({json.dumps(buttons)})].every((button) => button.disabled)")
+    for method, params, needed in (
+        ("queues", {"action": "create", "name": "q"}, "queues create takes operator"),
+        ("queues", {"action": "delete", "name": "orders.7"}, "queues delete takes operator"),
+        ("exchanges", {"action": "bind", "name": "amq.topic", "queue": "orders.7"}, "exchanges bind takes operator"),
+    ):
+        asked = f"""import('/page/broker.js').then((broker) => broker.call({json.dumps(method)}, {json.dumps(params)}))
+            .then(() => 'done', (error) => error.message)"""
+        assert needed in page.evaluate(asked)
+
+
 def test_an_operator_pauses_the_agents_and_lets_them_go_on(site: Site) -> None:
     page, primary = site.page, site.cluster.the_primary()
     site.log_in(primary, OPERATOR)
@@ -395,6 +510,8 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
             ("charts", "Time to confirm"),
             ("queues", "301 of 301"),
             ("queue/orders.7", "Purge"),
+            ("exchanges", "amq.topic"),
+            ("exchange/amq.topic", "Kind: topic."),
             ("connections", "of all kinds"),
             ("history", "Generation"),
         ):

@@ -70,7 +70,7 @@ class Ring:
 
     def __init__(self, kind: str) -> None:
         """`kind`: of the array, such as `f`."""
-        self._values = array(kind)
+        self._values: array[float] = array(kind)
         self._next = 0
         """Where the next one goes once the array is full: the oldest is there."""
 

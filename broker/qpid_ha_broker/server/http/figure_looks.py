@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -111,7 +111,8 @@ class FigureLooks:
 
     async def _messages(self, elapsed_s: float) -> tuple[tuple[float, float], float]:
         """Of the sets that are led here: how fast messages come and go, and how many there are."""
-        totals, depth = {}, 0
+        totals: dict[Hashable, tuple[int, int]] = {}
+        depth = 0
         for hosted in [hosted for hosted in self._broker.container.sets.values() if not hosted.read_only]:
             catalog = hosted.resources.catalog
             # First what is gone: a queue that is deleted meanwhile is not to be counted twice.

@@ -7,7 +7,7 @@ import { showWrongs } from "./wrongs.js";
 
 const ROWS_MAX = 200;
 // What a link waits for when all is well: a consumer for messages, and nobody for anything.
-const AT_REST = new Set(["", "no message", "no message that its selector takes"]);
+export const AT_REST = new Set(["", "no message", "no message that its selector takes"]);
 
 export class ConnectionsView {
   title = "Connections";

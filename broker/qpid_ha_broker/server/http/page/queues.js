@@ -2,6 +2,8 @@
 
 import * as broker from "./broker.js";
 import { BrokerChoice } from "./brokers.js";
+import { argumentsField, readArguments } from "./arguments.js";
+import { confirmAction } from "./confirm.js";
 import { bytes, count, el, fillCell, rate, seconds, setText, spark } from "./dom.js";
 
 const ROWS_MORE = 15; // above and below what is in sight
@@ -44,6 +46,7 @@ export class QueuesView {
       el("option", { value: "no-consumers" }, "with messages, without consumers"));
     this.sortChoice = el("select", { onchange: () => this.#sortBy(this.sortChoice.value, this.sortChoice.value !== "name") },
       ...COLUMNS.filter((column) => column.sort).map((column) => el("option", { value: column.sort }, column.title)));
+    this.create = el("button", { type: "button", id: "create-queue", onclick: () => this.#create() }, "Create a queue…");
     this.choice = new BrokerChoice(() => this.#settled(true));
     this.shown = el("p", { class: "quiet", role: "status" });
     this.heads = COLUMNS.map((column) => el("th", { scope: "col", class: classesOf(column) },
@@ -57,7 +60,7 @@ export class QueuesView {
     this.list = el("div", { class: "list", tabindex: "0", role: "region", "aria-label": "Queues", onscroll: () => this.#settled(false) }, this.table);
     this.element = el("div", {},
       el("h2", { class: "unseen" }, "Queues"),
-      el("div", { class: "tools" }, el("label", {}, "Filter", this.filter), el("label", {}, "Show", this.only), this.choice.element,
+      el("div", { class: "tools" }, el("label", {}, "Filter", this.filter), el("label", {}, "Show", this.only), this.choice.element, this.create,
         el("label", { class: "narrow" }, "Sort by", this.sortChoice)),
       this.shown, this.list);
     this.#showSort();
@@ -68,6 +71,7 @@ export class QueuesView {
     const asked = this.#asked;
     const at = this.choice.value;
     this.choice.refresh();
+    this.create.disabled = !broker.mayChange();
     const first = Math.floor(this.list.scrollTop / this.#height());
     const inSight = Math.ceil(this.list.clientHeight / this.#height());
     const offset = Math.max(0, first - ROWS_MORE);
@@ -110,6 +114,23 @@ export class QueuesView {
       if (this.body.children[at + 1] !== line) this.body.insertBefore(line, this.body.children[at + 1]);
     });
     for (const line of before.values()) line.remove();
+  }
+
+  async #create() {
+    let made = "";
+    const isDone = await confirmAction({
+      title: "Create a queue",
+      does: ["It takes messages at once. Without arguments it is replicated to all backups, without limits."],
+      loses: "Nothing.",
+      verb: "Create",
+      fields: [{ name: "name", label: "Name", maxlength: 255 }, argumentsField()],
+      run: async ({ name, arguments: text }) => {
+        const told = await broker.call("queues", { action: "create", name, arguments: readArguments(text) });
+        made = name;
+        return told.created === false ? `The queue ${name} was there already, with these arguments.` : `The queue ${name} was created.`;
+      },
+    });
+    if (isDone) location.hash = `#/queue/${encodeURIComponent(made)}`;
   }
 
   #settled(isAnew) {
