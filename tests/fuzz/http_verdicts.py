@@ -19,7 +19,7 @@ from qpid_ha_broker.server.control.control import (
 )
 from qpid_ha_config.tokens import TokenRole
 
-STATUSES: Final = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 426, 429, 503})
+STATUSES: Final = frozenset({200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 426, 429, 503, 504})
 """Those of docs/monitoring.md."""
 CODES: Final = frozenset({PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, REFUSED, NOT_ALLOWED})
 MARKER: Final = "only-for-those-with-a-role"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.direct_only("the page is about the broker that serves i
 SHOTS = Path(os.environ.get("QPID_HA_SCREENSHOTS", Path(__file__).resolve().parents[2] / "build" / "screenshots"))
 """Where what the page looked like is kept."""
 HTML_NAME = "<img src=x onerror=alert(1)>"
+HTML_EXCHANGE = "<img src=x onerror=alert(3)>"
 VIEWER, OPERATOR = TokenRole.VIEWER, TokenRole.OPERATOR
 EVERY_COLOUR = """<div id="colours">
     <p class="banner" role="alert">a banner</p> <p class="problem" role="alert">a problem</p>
@@ -187,7 +189,7 @@ def test_charts_have_axes_with_units_and_local_times_and_say_the_same_in_words_a
     page.wait(f"{chart}.querySelector('.legend').innerText.match(/to [1-9][0-9.,]*\\/s/)")
     page.evaluate("document.querySelector('#span').value = '20m'")
     page.evaluate("document.querySelector('#span').dispatchEvent(new Event('change'))")
-    page.wait(f"/h0L/.test({chart}.querySelector('path').getAttribute('d'))")
+    page.wait(f"/h0L/.test({chart}.querySelector('.plot path').getAttribute('d'))")
     assert page.evaluate(f"[...{chart}.querySelectorAll('.tick')].some((one) => one.textContent.endsWith('/s'))")
     times = f"[...{chart}.querySelectorAll('.tick.time')].map((one) => one.textContent)"
     page.wait(f"{times}.length > 2 && {times}.every((one) => /^[0-2][0-9]:[0-5][05]$/.test(one))")
@@ -211,6 +213,52 @@ def test_charts_have_axes_with_units_and_local_times_and_say_the_same_in_words_a
     page.screenshot(SHOTS / "queue.png")
     sender.connection.close()
     primary.ask("queues", action="purge", name="orders.9")
+
+
+def test_the_page_of_one_broker_shows_the_figures_queues_and_connections_of_all(site: Site) -> None:
+    page, cluster = site.page, site.cluster
+    primary = cluster.the_primary()
+    backup, silent = [broker for broker in cluster.brokers if broker is not primary]
+    client = BlockingClient(cluster.urls[cluster.brokers.index(primary)])
+    client.receiver("orders.7", 0)
+    site.log_in(backup, VIEWER)
+    site.go("charts")
+    memory = f"{CHARTS}.find((one) => one.querySelector('h3').textContent === 'Memory of the process')"
+    page.wait(f"{memory}.querySelectorAll('path.line').length === 6")  # with those of the legend
+    assert all(f"{broker.name}: now" in page.evaluate(f"{memory}.innerText") for broker in cluster.brokers)
+    page.wait(f"/{primary.name}: now [1-9]|^now [1-9]/m.test({CHARTS}[2].innerText)")
+    assert accessibility_problems(page) == []
+    page.screenshot(SHOTS / "charts-of-all.png")
+    site.go("connections")
+    page.wait_text("no credit")
+    page.wait(f"[...document.querySelectorAll('td')].some((one) => one.textContent === {json.dumps(primary.name)})")
+    client.connection.close()
+    site.go("queues")
+    page.wait("document.querySelector('#broker').options.length === 3")
+    page.evaluate(f"""(() => {{ const choice = document.querySelector('#broker');
+        choice.value = [...choice.options].find((one) => one.text === {json.dumps(primary.name)}).value;
+        choice.dispatchEvent(new Event('change')); }})()""")
+    page.wait("document.querySelector('.list tbody a').hash.split('/').length === 4")
+    page.click(".list tbody a")
+    page.wait_text("This is how the broker at")
+    page.wait(f"/now 5/.test({CHARTS}[0].innerText)")
+    site.go("charts")
+    page.wait(f"{memory}.querySelectorAll('path.line').length === 6")
+    pid = silent.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        page.wait(f"document.querySelector('ul.wrongs').innerText.includes('no figures of {silent.name}')")
+        page.wait(f"{memory}.querySelectorAll('path.line').length === 4")
+        newest = f"{memory}.querySelector('svg[role=img]').getAttribute('aria-label')"
+        before = page.evaluate(newest)
+        page.wait(f"{newest} !== {json.dumps(before)}")
+        page.screenshot(SHOTS / "charts-silent.png")
+        assert accessibility_problems(page) == []
+    finally:
+        with suppress(ProcessLookupError):  # its agent has killed it
+            os.kill(pid, signal.SIGCONT)
+    page.wait(f"{memory}.querySelectorAll('path.line').length === 6")
+    cluster.wait_whole()
 
 
 def test_an_operator_looks_at_a_message_which_is_shown_and_never_run_and_moves_it(site: Site) -> None:
@@ -281,6 +329,120 @@ def test_a_queue_is_purged_once_that_is_confirmed(site: Site) -> None:
     assert primary.ask("queues", action="read", name=HTML_NAME)["messages"] == 0
 
 
+def test_an_operator_creates_a_queue_changes_it_binds_it_and_deletes_it_once_that_is_confirmed(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, OPERATOR)
+    site.go("queues")
+    page.click("#create-queue")
+    page.type("made.here")
+    page.press("Tab")
+    page.type("qpid.max_count=5000\nqpid.no_such=1")
+    page.click("dialog button[type=submit]")
+    page.wait("document.querySelector('dialog .problem').textContent.includes('unknown argument')")
+    page.evaluate("document.querySelector('dialog textarea').value = 'qpid.max_count=5000\\nowner=ada'")
+    page.screenshot(SHOTS / "create-queue.png")
+    assert accessibility_problems(page) == []
+    page.click("dialog button[type=submit]")
+    site.close_done("The queue made.here was created.")
+    assert primary.ask("queues", action="read", name="made.here")["arguments"] == {
+        "qpid.max_count": 5000, "owner": "ada"
+    }  # fmt: skip
+    page.wait_text("qpid.max_count=5000, owner=ada")
+    page.click("#change")
+    page.click("dialog button[type=submit]")
+    page.wait("document.querySelector('dialog .problem').textContent === 'nothing is another one'")
+    page.evaluate("document.querySelector('dialog textarea').value = 'qpid.max_count=100'")
+    page.click("dialog button[type=submit]")
+    site.close_done("made.here has the arguments: qpid.max_count=100.")
+    assert primary.ask("queues", action="read", name="made.here")["arguments"] == {"qpid.max_count": 100}
+    page.click("#bind")
+    page.type("amq.topic")
+    page.press("Tab")
+    page.type("made.#")
+    page.click("dialog button[type=submit]")
+    site.close_done('made.here is bound to amq.topic with the key "made.#".')
+    page.wait("[...document.querySelectorAll('td')].some((one) => one.textContent === 'made.#')")
+    client = BlockingClient(site.cluster.urls[site.cluster.brokers.index(primary)])
+    client.receiver("made.here", 0)
+    client.sender("amq.topic").send(Message(subject="made.so", body="x"))
+    page.wait("document.querySelector('section[aria-labelledby=consumers-title]').innerText.includes('no credit')")
+    page.screenshot(SHOTS / "queue-detail.png")
+    assert accessibility_problems(page) == []
+    page.resize(400, 860)
+    page.wait(NO_SCROLLING)
+    page.resize(1280, 860)
+    client.connection.close()
+    page.click("#delete")
+    page.wait("document.querySelector('dialog').innerText.includes('1 message and')")
+    page.click("dialog button[type=submit]")
+    page.wait("document.querySelector('dialog .problem').textContent !== ''")
+    assert primary.ask("queues", action="read", name="made.here")["messages"] == 1
+    page.evaluate("document.querySelector('dialog select').value = 'always'")
+    page.click("dialog button[type=submit]")
+    site.close_done("The queue made.here was deleted.")
+    page.wait("location.hash === '#/queues'")
+    assert "made.here" not in [row["name"] for row in primary.ask("queues")["answer"]]
+
+
+def test_an_operator_makes_an_exchange_binds_a_queue_to_it_and_takes_both_away(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, OPERATOR)
+    site.go("exchanges")
+    page.wait_text("amq.topic")
+    page.click("#create-exchange")
+    page.type(HTML_EXCHANGE)
+    page.click("dialog button[type=submit]")
+    site.close_done("was created.")
+    page.click("a[href$='onerror%3Dalert(3)%3E']")
+    page.wait_text("Kind: topic.")
+    page.click("#bind")
+    page.type("orders.7")
+    page.press("Tab")
+    page.type("a.*")
+    page.click("dialog button[type=submit]")
+    site.close_done("orders.7 is bound to")
+    page.wait_text("1 binding")
+    page.screenshot(SHOTS / "exchange.png")
+    assert accessibility_problems(page) == []
+    page.click("#delete")
+    page.click("dialog button[type=submit]")  # only if nothing is bound to it
+    page.wait("document.querySelector('dialog .problem').textContent !== ''")
+    page.press("Escape")
+    page.click("button.unbind")
+    page.click("dialog button[type=submit]")
+    site.close_done("is not bound to")
+    page.wait_text("0 bindings")
+    page.click("#delete")
+    page.click("dialog button[type=submit]")
+    site.close_done("was deleted.")
+    page.wait("location.hash === '#/exchanges'")
+    assert HTML_EXCHANGE not in [row["name"] for row in primary.ask("exchanges")["answer"]]
+
+
+def test_a_viewer_can_press_nothing_that_changes_something(site: Site) -> None:
+    page = site.page
+    site.log_in(site.cluster.the_primary(), VIEWER)
+    for view, text, buttons in (
+        ("queues", "301 of 301", "#create-queue"),
+        ("queue/orders.7", "Consumers", "#move, #change, #bind, #purge, #delete"),
+        ("exchanges", "amq.topic", "#create-exchange"),
+        ("exchange/amq.topic", "Kind: topic.", "#bind, #delete"),
+    ):
+        site.go(view)
+        page.wait_text(text)
+        number = len(buttons.split(","))
+        page.wait(f"document.querySelectorAll({json.dumps(buttons)}).length === {number}")
+        page.wait(f"[...document.querySelectorAll({json.dumps(buttons)})].every((button) => button.disabled)")
+    for method, params, needed in (
+        ("queues", {"action": "create", "name": "q"}, "queues create takes operator"),
+        ("queues", {"action": "delete", "name": "orders.7"}, "queues delete takes operator"),
+        ("exchanges", {"action": "bind", "name": "amq.topic", "queue": "orders.7"}, "exchanges bind takes operator"),
+    ):
+        asked = f"""import('/page/broker.js').then((broker) => broker.call({json.dumps(method)}, {json.dumps(params)}))
+            .then(() => 'done', (error) => error.message)"""
+        assert needed in page.evaluate(asked)
+
+
 def test_an_operator_pauses_the_agents_and_lets_them_go_on(site: Site) -> None:
     page, primary = site.page, site.cluster.the_primary()
     site.log_in(primary, OPERATOR)
@@ -348,6 +510,8 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
             ("charts", "Time to confirm"),
             ("queues", "301 of 301"),
             ("queue/orders.7", "Purge"),
+            ("exchanges", "amq.topic"),
+            ("exchange/amq.topic", "Kind: topic."),
             ("connections", "of all kinds"),
             ("history", "Generation"),
         ):

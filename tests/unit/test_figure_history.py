@@ -104,6 +104,16 @@ def test_a_step_at_which_nobody_looked_is_a_gap_and_moves_nothing() -> None:
         assert (last, set(before)) == (1, {None})
 
 
+@pytest.mark.parametrize("span", SPANS)
+def test_a_look_while_a_chart_is_made_changes_nothing_in_it(span: str) -> None:
+    history = noted(COARSE_MAX * MINUTE_STEPS + 3)
+    before, steps = series(history, span), history.series(SPANS[span])
+    next(steps)
+    for step in range(COARSE_MAX * MINUTE_STEPS + 3, COARSE_MAX * MINUTE_STEPS + 200):
+        history.note(step * STEP_S, (-1.0, 1e9, -1.0))
+    assert finish(steps) == before
+
+
 def test_a_second_look_in_one_step_counts_for_nothing() -> None:
     history = noted(3)
     history.note(2 * STEP_S + 1, (99.0, 99.0, 99.0))

@@ -70,7 +70,7 @@ class Ring:
 
     def __init__(self, kind: str) -> None:
         """`kind`: of the array, such as `f`."""
-        self._values = array(kind)
+        self._values: array[float] = array(kind)
         self._next = 0
         """Where the next one goes once the array is full: the oldest is there."""
 
@@ -144,20 +144,20 @@ class FigureHistory:
         The last number is for the step of the chart that the last look is in, be it over or not.
         """
         points_of: dict[str, list[float | None]] = {}
+        # All at once, for there may be a look between two steps.
+        kept = [self._kept(number, is_fine=span.is_fine) for number in range(len(self._figures))]
         slot = 0 if self._slot is None else self._slot if span.is_fine else self._slot // MINUTE_STEPS
         for number, figure in enumerate(self._figures):
-            if span.is_fine:
-                kept = self._fine[number].tolist()
-            else:
-                kept = [*self._coarse[number].tolist(), *self._unfinished(number)]
-            points = _folded_points(figure.fold, kept, slot, span.fold)
+            points = _folded_points(figure.fold, kept[number], slot, span.fold)
             points_of[figure.name] = [shortened(value) for value in points][-span.points :]
             yield
         return points_of
 
-    def _unfinished(self, number: int) -> list[float]:
+    def _kept(self, number: int, *, is_fine: bool) -> list[float]:
+        if is_fine:
+            return self._fine[number].tolist()
         minute = self._minute[number]
-        return [folded(self._figures[number].fold, minute)] if minute else []
+        return [*self._coarse[number].tolist(), *([folded(self._figures[number].fold, minute)] if minute else [])]
 
 
 def _folded_points(fold: Fold, kept: Sequence[float], last_slot: int, width: int) -> Iterator[float]:

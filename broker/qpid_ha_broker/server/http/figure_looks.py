@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from qpid_ha_broker.metrics.histogram import Histogram
 from qpid_ha_broker.metrics.queue_listing import PlacedIn
 from qpid_ha_broker.metrics.queue_trends import CHARTS_MAX, QueueTrends
 from qpid_ha_broker.model.queues.queue_sums import sum_queues
+from qpid_ha_broker.server.http.state_news import LOADING_LOOK_S
 from qpid_ha_broker.server.runtime.descriptors import Descriptors, open_descriptors
 from qpid_ha_broker.server.runtime.slices import in_slices
 
@@ -48,6 +49,8 @@ class FigureLooks:
     def __init__(self, broker: Broker, confirms: Histogram) -> None:
         """`confirms`: how long publishers waited, see `MetricsSource`."""
         self._broker = broker
+        self.when_loaded: Callable[[], None] = lambda: None
+        """Called once the broker has its store, before the first look."""
         self.trends = QueueTrends()
         self._history = FigureHistory(BROKER_FIGURES)
         self._flow = MessageFlow()
@@ -81,9 +84,11 @@ class FigureLooks:
         return time.monotonic() - self._began_s
 
     async def _look_forever(self) -> None:
+        while not self._broker.is_loaded:  # noqa: ASYNC110  # a poll of what has no event, over once it is loaded
+            await asyncio.sleep(LOADING_LOOK_S)
+        self.when_loaded()
         while True:
-            if self._broker.is_loaded:
-                await self._look()
+            await self._look()
             now_s = self._now_s()
             await asyncio.sleep((now_s // STEP_S + 1.5) * STEP_S - now_s)
 
@@ -106,7 +111,8 @@ class FigureLooks:
 
     async def _messages(self, elapsed_s: float) -> tuple[tuple[float, float], float]:
         """Of the sets that are led here: how fast messages come and go, and how many there are."""
-        totals, depth = {}, 0
+        totals: dict[Hashable, tuple[int, int]] = {}
+        depth = 0
         for hosted in [hosted for hosted in self._broker.container.sets.values() if not hosted.read_only]:
             catalog = hosted.resources.catalog
             # First what is gone: a queue that is deleted meanwhile is not to be counted twice.

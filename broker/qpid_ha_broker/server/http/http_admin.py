@@ -23,20 +23,18 @@ from qpid_ha_broker.access.audit import AuditChannel, Caller
 from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 from qpid_ha_broker.metrics import health
-from qpid_ha_broker.metrics.broker_charts import ChartError, ChartRequest
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
-from qpid_ha_broker.metrics.queue_listing import ListingError, QueueListing
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.amqp_upgrade import PATH, AmqpUpgrade
-from qpid_ha_broker.server.http.figure_looks import FigureLooks, QueueNotHere
+from qpid_ha_broker.server.http.figure_looks import FigureLooks
+from qpid_ha_broker.server.http.figure_pages import FigurePages
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
 from qpid_ha_broker.server.http.http_roles import needed_role
 from qpid_ha_broker.server.http.http_slots import RequestSlots
 from qpid_ha_broker.server.http.http_tokens import TokenFile, WrongTokens
 from qpid_ha_broker.server.http.metrics_source import MetricsSource, process_pieces
 from qpid_ha_broker.server.http.page_files import PAGE_HEADERS, PREFIX, PageFile, read_page_files
-from qpid_ha_broker.server.http.queue_lists import QueueLists
 from qpid_ha_broker.server.http.refusals import RETRY, HttpRefusal, is_own_page
 from qpid_ha_broker.server.http.state_news import LISTENERS_MAX, StateNews, event_text
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog
@@ -98,12 +96,13 @@ class AdminPort:
         self._scrape: asyncio.Task[list[bytes]] | None = None
         self._news = StateNews(broker)
         self._looks = FigureLooks(broker, self._source.confirms)
-        self._queue_lists = QueueLists(broker, self._looks)
+        self._looks.when_loaded = self._tell_others
+        self._figure_pages = FigurePages(broker, self._looks)
         looking = ("GET", "HEAD")
         self._pages: dict[str, Page] = {
             "/events": Page(("GET",), self._events),
-            "/queues": Page(("GET",), self._queues),
-            "/charts": Page(("GET",), self._charts),
+            "/queues": Page(("GET",), self._figures("/queues")),
+            "/charts": Page(("GET",), self._figures("/charts")),
             "/rpc": Page(("POST",), self._rpc),
             "/metrics": Page(looking, self._metrics),
             "/live": Page(looking, self._health(health.is_live)),
@@ -333,35 +332,20 @@ class AdminPort:
             self._news.leave(listener)
         return response
 
-    async def _queues(self, request: web.BaseRequest) -> web.StreamResponse:
-        _check_same_site(request)
-        entry = await self._authorize(request, TokenRole.VIEWER)
-        try:
-            asked = QueueListing.read(request.query)
-        except ListingError as error:
-            raise HttpRefusal(400, str(error)) from None
-        self._take_slot(entry)
-        try:
-            return _json(200, await self._queue_lists.page(asked))
-        finally:
-            self._slots.give_back(entry.name)
+    def _figures(self, path: str) -> Handler:
+        async def handler(request: web.BaseRequest) -> web.StreamResponse:
+            _check_same_site(request)
+            entry = await self._authorize(request, TokenRole.VIEWER)
+            self._take_slot(entry)
+            try:
+                return _json(200, await self._figure_pages.answer(path, request.query))
+            finally:
+                self._slots.give_back(entry.name)
 
-    async def _charts(self, request: web.BaseRequest) -> web.StreamResponse:
-        _check_same_site(request)
-        entry = await self._authorize(request, TokenRole.VIEWER)
-        try:
-            asked = ChartRequest.read(request.query)
-        except ChartError as error:
-            raise HttpRefusal(400, str(error)) from None
-        if not self._broker.is_loaded:
-            raise HttpRefusal(503, "the broker loads its store yet: try again", RETRY)
-        self._take_slot(entry)
-        try:
-            return _json(200, await self._looks.chart(asked))
-        except QueueNotHere as error:
-            raise HttpRefusal(404, str(error)) from None
-        finally:
-            self._slots.give_back(entry.name)
+        return handler
+
+    def _tell_others(self) -> None:
+        self._broker.membership.default.links.page_asked = self._figure_pages.asked
 
     # --- metrics
 

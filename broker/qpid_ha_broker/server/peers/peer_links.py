@@ -17,6 +17,7 @@ from qpid_ha_broker.ha.frame_codec import decode, encode
 from qpid_ha_broker.ha.frames import Answer, Batch, Frame, FrameError, Question, Topic
 from qpid_ha_broker.ha.link_ends import LinkEnd, end_of
 from qpid_ha_broker.ha.member import Member
+from qpid_ha_broker.server.peers.page_questions import PageAsked, PageRequest, nobody_shows
 from qpid_ha_broker.server.peers.peer_channels import OutgoingChannel
 from qpid_ha_broker.server.peers.sub_channels import SubChannel
 from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
@@ -118,6 +119,7 @@ class PeerLinks:
         self.has_room = has_room
         self.connections_asked: ConnectionsAsked = _nobody_tells
         self.facts_asked: FactsAsked = _nothing_besides
+        self.page_asked: PageAsked = nobody_shows
         self._links: dict[int, Link] = {}
         self._numbers: dict[Channel, int] = {}
         self._incoming = itertools.count(1)
@@ -165,8 +167,12 @@ class PeerLinks:
             self.send(fx.Send(number, self._answer_connections(frame)))
 
     async def _answer_query(self, link: int, question: Question) -> None:
-        text = json.dumps({**await self._broker.facts(), **self.facts_asked(question.request)})
-        self.send(fx.Send(link, self._member.answer(question.number, True, text)))
+        asked = PageRequest.read(question.request)
+        if asked is None:
+            facts = {**await self._broker.facts(), **self.facts_asked(question.request)}
+        else:
+            facts = (await self.page_asked(asked)).facts()
+        self.send(fx.Send(link, self._member.answer(question.number, True, json.dumps(facts))))
         self.flush()
 
     def _answer_connections(self, question: Question) -> Answer:

@@ -23,11 +23,11 @@ export function spanChoice(onChosen) {
 /**
  * `show`: a number as a text with its unit; `binary`: ticks are at 1, 2, 5 ... of KiB, MiB and so on, not of thousands.
  * `nears`: it is bad to come near the limit, so that is drawn once it does.
- * A line is {name, values, newestMs, stepMs}: the values oldest first, null where nothing was noted.
+ * A line is {name, values, newestMs, stepMs, limit}: the values oldest first, null where nothing was noted; what the figure is
+ * out of, if that is known. `style`: its number among the styles of lines, the same for the same thing in each chart.
  */
 export class Chart {
   #lines = [];
-  #limit = null;
   #at = null; // the place that is read, in steps back from the newest
 
   constructor(title, { show, binary = false, about = "", nears = false }) {
@@ -50,10 +50,8 @@ export class Chart {
     this.plot.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  /** `limit`: what the figure is out of, if that is known. */
-  update(lines, limit = null) {
+  update(lines) {
     this.#lines = lines.filter((line) => line.newestMs && line.values.length);
-    this.#limit = limit;
     this.#say();
     this.#draw();
     this.#fillTable();
@@ -69,14 +67,14 @@ export class Chart {
       const text = noted.length
         ? `${now === null ? "nothing now" : `now ${this.show(now)}`}, from ${this.show(Math.min(...noted))} to ${this.show(Math.max(...noted))}`
         : "nothing was noted";
-      return { text: line.name ? `${line.name}: ${text}` : text, at };
+      const of = line.limit ? ` (of ${this.show(line.limit)})` : "";
+      return { text: `${line.name ? `${line.name}: ` : ""}${text}${of}`, style: line.style ?? at };
     });
-    const of = this.#limit ? ` (of ${this.show(this.#limit)})` : "";
-    if (!lines.length) lines.push({ text: "There are no figures yet: the first come after five seconds.", at: 0 });
-    const shown = JSON.stringify([many, lines, of]);
+    if (!lines.length) lines.push({ text: "Nothing was noted yet.", style: 0 });
+    const shown = JSON.stringify([many, lines]);
     if (this.shown !== shown) {
       this.shown = shown;
-      this.legend.replaceChildren(...lines.map(({ text, at }) => el("li", {}, many ? swatch(at) : null, el("span", {}, text + of))));
+      this.legend.replaceChildren(...lines.map(({ text, style }) => el("li", {}, many ? swatch(style) : null, el("span", {}, text))));
     }
     this.words = `${this.title}, ${this.#rangeText()}: ${lines.map((line) => line.text).join("; ")}`;
   }
@@ -100,8 +98,8 @@ export class Chart {
     const { from, to } = this.#range();
     const picture = svg("g");
     const most = Math.max(0, ...this.#lines.flatMap((line) => line.values.map((value) => value ?? 0)));
-    const limit = this.nears && this.#limit && most > this.#limit / 2 ? this.#limit : null;
-    const ticks = valueTicks(Math.max(most, limit ?? 0), this.binary);
+    const limits = this.nears ? [...new Set(this.#lines.map((line) => line.limit))].filter((limit) => limit && most > limit / 2) : [];
+    const ticks = valueTicks(Math.max(most, ...limits), this.binary);
     const top = ticks[ticks.length - 1];
     const right = width - MARGIN.right;
     const bottom = HEIGHT - MARGIN.bottom;
@@ -117,8 +115,8 @@ export class Chart {
       picture.append(svg("line", { class: "grid", x1: at, x2: at, y1: bottom, y2: bottom + 4 }));
       if (at > MARGIN.left + 12 && at < right - 12) picture.append(svg("text", { class: "tick time", x: at, y: HEIGHT - 5, "text-anchor": "middle" }, clock(ms)));
     }
-    if (limit) picture.append(svg("line", { class: "limit", x1: MARGIN.left, x2: right, y1: y(limit), y2: y(limit) }));
-    this.#lines.forEach((line, at) => picture.append(svg("path", { class: styleOf(at), d: path(line, x, y) })));
+    for (const limit of limits) picture.append(svg("line", { class: "limit", x1: MARGIN.left, x2: right, y1: y(limit), y2: y(limit) }));
+    this.#lines.forEach((line, at) => picture.append(svg("path", { class: styleOf(line.style ?? at), d: path(line, x, y) })));
     this.cursor = svg("line", { class: "cursor", y1: MARGIN.top, y2: bottom, visibility: "hidden" });
     picture.append(this.cursor);
     this.x = x;
@@ -193,12 +191,12 @@ export class Chart {
   }
 }
 
-function swatch(at) {
-  return svg("svg", { class: "swatch", viewBox: "0 0 24 8", "aria-hidden": "true" }, svg("path", { class: styleOf(at), d: "M1 4H23" }));
+function swatch(style) {
+  return svg("svg", { class: "swatch", viewBox: "0 0 24 8", "aria-hidden": "true" }, svg("path", { class: styleOf(style), d: "M1 4H23" }));
 }
 
-function styleOf(at) {
-  return `line line${at % STYLES}`;
+function styleOf(number) {
+  return `line line${number % STYLES}`;
 }
 
 function withName(line, text) {

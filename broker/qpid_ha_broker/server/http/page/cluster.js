@@ -4,6 +4,7 @@ import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
 import { announce, bytes, count, el, seconds, setText, show, stateMark, Table } from "./dom.js";
 import { isServed, problemsOf, stateKind } from "./problems.js";
+import { showWrongs } from "./wrongs.js";
 
 const REFRESH_MS = 3000;
 const FACTS_EVERY = 4; // figures of all brokers cost each of them a sum over its queues
@@ -111,7 +112,7 @@ export class ClusterView {
 
   #show(status, rows, backups, sets) {
     const wrongs = problemsOf({ status, brokers: rows, backups, facts: this.#facts, sets });
-    showWrongs(this.wrongs, wrongs);
+    showWrongs(this.wrongs, wrongs.length ? wrongs : [NOTHING_WRONG]);
     this.#showSummary(status, rows, backups);
     this.brokers.update(rows);
     this.sets.update(sets);
@@ -217,15 +218,6 @@ export class ClusterView {
         (await broker.call("pause", { action: "begin", for_s: Math.round(Number(minutes) * 60), reason, by: causeText("") })).text,
     });
   }
-}
-
-export function showWrongs(list, wrongs) {
-  const lines = wrongs.length ? wrongs : [NOTHING_WRONG];
-  const id = JSON.stringify(lines);
-  if (list.shownId === id) return;
-  list.shownId = id;
-  list.replaceChildren(...lines.map((line) => el("li", { class: `wrong ${line.severity === "bad" ? "" : line.severity}` },
-    el("p", {}, line.text), line.help ? el("p", { class: "quiet" }, line.help) : null)));
 }
 
 function causeText(what) {

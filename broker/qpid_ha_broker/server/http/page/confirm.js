@@ -53,13 +53,15 @@ export function confirmAction(action) {
       dialog.removeEventListener("close", closed);
       resolve(isDone);
     });
-    (form.querySelector("select, input") ?? cancel).focus(); // what changes something is never a slip of Enter away
+    (form.querySelector("select, input, textarea") ?? cancel).focus(); // what changes something is never a slip of Enter away
   });
 }
 
 function input(field) {
   const made = field.options
     ? el("select", { name: field.name }, ...field.options.map(([value, text]) => el("option", { value }, text)))
+    : field.kind === "textarea"
+    ? el("textarea", { name: field.name, rows: 4, autocomplete: "off", spellcheck: "false" })
     : el("input", { name: field.name, type: field.kind ?? "text", min: field.min, max: field.max, maxlength: field.maxlength,
       autocomplete: "off", spellcheck: "false" });
   if (field.value !== undefined) made.value = field.value;

@@ -1,12 +1,13 @@
-// Who is connected to this broker, and what each link waits for: those that wait come first.
+// Who is connected to which broker, and what each link waits for: those that wait come first.
 
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
 import { count, el, plural, setText, Table, time } from "./dom.js";
+import { showWrongs } from "./wrongs.js";
 
 const ROWS_MAX = 200;
 // What a link waits for when all is well: a consumer for messages, and nobody for anything.
-const AT_REST = new Set(["", "no message", "no message that its selector takes"]);
+export const AT_REST = new Set(["", "no message", "no message that its selector takes"]);
 
 export class ConnectionsView {
   title = "Connections";
@@ -16,6 +17,7 @@ export class ConnectionsView {
   constructor() {
     this.table = new Table("Links", [
       { title: "Client", long: true, value: (row) => `${row.user ?? "nobody"} at ${row.address}` },
+      { title: "Broker", value: (row) => row.broker },
       { title: "Container", long: true, value: (row) => row.container ?? "" },
       { title: "Kind", value: (row) => row.kind },
       { title: "Since", value: (row) => time(row.since_ms) },
@@ -24,20 +26,22 @@ export class ConnectionsView {
       { title: "Credit", value: (row) => count(row.link.credit), number: true },
       { title: "Unsettled", value: (row) => count(row.link.unsettled ?? row.unsettled), number: true },
       { title: "Waits for", value: (row) => row.link.waits_for ?? "", classes: (row) => (isWaiting(row) ? "warn" : "quiet") },
-      { title: "Actions", value: (row) => this.#close(row), id: (row) => [row.id, broker.mayChange()] },
-    ], { key: (row) => `${row.id}/${row.number}` });
+      { title: "Actions", value: (row) => this.#close(row), id: (row) => [row.broker, row.id, broker.mayChange()] },
+    ], { key: (row) => `${row.broker}/${row.id}/${row.number}` });
     this.filter = el("input", { type: "search", id: "connection-filter", autocomplete: "off", spellcheck: "false",
       placeholder: "user, address, node", oninput: () => this.#show() });
     this.kind = el("select", { onchange: () => this.#show() }, el("option", { value: "" }, "all"),
       ...["client", "administrator", "broker", "proxy"].map((kind) => el("option", { value: kind, selected: kind === "client" }, kind)));
+    this.silent = el("ul", { class: "wrongs", "aria-label": "Brokers whose connections are not shown" });
     this.said = el("p", { class: "quiet", role: "status" });
     this.element = el("div", {}, el("h2", { class: "unseen" }, "Connections and links"),
       el("div", { class: "tools" }, el("label", {}, "Filter", this.filter), el("label", {}, "Kind", this.kind)),
-      this.said, this.table.element);
+      this.silent, this.said, this.table.element);
   }
 
   async refresh() {
-    const connections = await broker.call("connections");
+    const { connections, silent } = await broker.call("connections", { all: true });
+    showWrongs(this.silent, silent.map(({ address, problem }) => ({ severity: "warning", text: `Not all connections of the broker at ${address} are shown.`, help: problem })));
     this.#rows = connections.flatMap((row) => (row.links.length ? row.links : [{}]).map((link, number) => ({ ...row, link, number })));
     this.#rows.sort((one, other) => isWaiting(other) - isWaiting(one));
     this.connections = connections.length;
@@ -71,7 +75,7 @@ export class ConnectionsView {
       danger: true,
       fields: [{ name: "reason", label: "Reason, which the client is told", maxlength: 200, value: "closed by an operator" }],
       run: async ({ reason }) => {
-        await broker.call("connections", { action: "close", id: row.id, reason });
+        await broker.call("connections", { action: "close", broker: row.broker, id: row.id, reason });
         return `The connection of ${row.user ?? "nobody"} at ${row.address} was closed.`;
       },
     });

@@ -5,6 +5,7 @@ import { ChartsView } from "./charts.js";
 import { ClusterView } from "./cluster.js";
 import { ConnectionsView } from "./connections.js";
 import { announce, el, setText, show, time } from "./dom.js";
+import { ExchangesView, ExchangeView } from "./exchanges.js";
 import { HistoryView } from "./history.js";
 import { stateKind } from "./problems.js";
 import { QueueView } from "./queue.js";
@@ -111,26 +112,29 @@ function showState(state) {
 
 const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView(), queues: () => new QueuesView(), history: () => new HistoryView(),
   connections: () => new ConnectionsView(),
-  queue: (name) => new QueueView(name) };
+  exchanges: () => new ExchangesView(), exchange: (name) => new ExchangeView(name),
+  queue: (name, address) => new QueueView(name, address) };
+
+const PARTS = { queue: "queues", exchange: "exchanges" }; // of which view one of them is
 
 function place() {
-  const [, name = "cluster", rest = ""] = location.hash.split("/", 3);
-  let argument = "";
+  const [, name = "cluster", ...rest] = location.hash.split("/", 4);
+  let given = [];
   try {
-    argument = decodeURIComponent(rest);
+    given = rest.map(decodeURIComponent);
   } catch { // somebody typed it
-    return { name: "cluster", argument: "" };
+    return { name: "cluster", given: [] };
   }
-  return { name: name in VIEWS && (name !== "queue" || argument) ? name : "cluster", argument };
+  return { name: name in VIEWS && (!(name in PARTS) || given[0]) ? name : "cluster", given };
 }
 
 function showView() {
-  const { name, argument } = place();
+  const { name, given } = place();
   clearTimeout(view.timer);
-  view.current = VIEWS[name](argument);
+  view.current = VIEWS[name](...given);
   view.current.onDue = () => due(false);
   for (const link of document.querySelectorAll("nav a")) {
-    const isIt = link.hash === `#/${name}` || (name === "queue" && link.hash === "#/queues");
+    const isIt = link.hash === `#/${PARTS[name] ?? name}`;
     if (isIt) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }

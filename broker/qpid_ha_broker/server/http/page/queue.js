@@ -1,17 +1,27 @@
 // One queue: its figures, and what an operator may do to it.
 
+import { argumentsField, argumentsText, changedArguments, readArguments } from "./arguments.js";
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
+import { AT_REST } from "./connections.js";
 import { Chart, spanChoice } from "./chart.js";
 import { lineOf } from "./charts.js";
-import { bytes, count, el, plural, rate, seconds, setText, show } from "./dom.js";
+import { bytes, count, el, plural, rate, seconds, setText, show, Table } from "./dom.js";
+import { Bindings, bindQueue } from "./exchanges.js";
 import { Messages, moveMessages } from "./messages.js";
+
+const MORE_EVERY = 4;
+const LINKS_MAX = 200;
 
 export class QueueView {
   refreshMs = 3000;
+  round = 0;
 
-  constructor(name) {
+  /** `address`: of another broker, whose replica is shown; empty: that of this page. */
+  constructor(name, address = "") {
     this.name = name;
+    this.address = address;
+    this.of = address ? { broker: address } : {};
     this.title = name;
     const { choice, label } = spanChoice(() => this.onDue?.());
     this.span = choice;
@@ -24,21 +34,40 @@ export class QueueView {
     this.why = el("p", { class: "quiet" });
     this.purge = el("button", { type: "button", id: "purge", class: "danger", disabled: true, onclick: () => this.#purge() }, "Purge…");
     this.move = el("button", { type: "button", id: "move", disabled: true, onclick: () => this.#move() }, "Move messages…");
+    this.change = el("button", { type: "button", id: "change", disabled: true, onclick: () => this.#change() }, "Change arguments…");
+    this.bind = el("button", { type: "button", id: "bind", disabled: true, onclick: () => this.#bind() }, "Bind…");
+    this.delete = el("button", { type: "button", id: "delete", class: "danger", disabled: true, onclick: () => this.#delete() }, "Delete…");
+    this.buttons = [this.move, this.change, this.bind, this.purge, this.delete];
+    this.arguments = el("p");
+    this.consumers = new Table("Consumers", [
+      { title: "Client", long: true, value: (link) => `${link.user ?? "nobody"} at ${link.address}` },
+      { title: "Broker", value: (link) => link.broker },
+      { title: "Container", long: true, value: (link) => link.container ?? "" },
+      { title: "Credit", number: true, value: (link) => count(link.credit) },
+      { title: "Unsettled", number: true, value: (link) => count(link.unsettled) },
+      { title: "Waits for", value: (link) => link.waits_for || "nothing", classes: (link) => (AT_REST.has(link.waits_for) ? "quiet" : "warn") },
+    ], { key: (link) => link.key });
+    this.consumersSaid = el("p", { class: "quiet", role: "status" });
+    this.bindings = new Bindings(() => this.#askBindings());
+    this.more = el("div", {},
+      el("section", { "aria-labelledby": "arguments-title" }, el("h2", { id: "arguments-title" }, "Arguments"), this.arguments),
+      el("section", { "aria-labelledby": "consumers-title" }, el("h2", { id: "consumers-title" }, "Consumers"), this.consumersSaid, this.consumers.element),
+      this.bindings.element);
     this.messages = new Messages(name, () => this.onDue?.());
     this.element = el("div", {},
       el("p", {}, el("a", { href: "#/queues" }, "All queues")),
       el("h2", { id: "queue-title" }, name),
-      this.facts, this.why, el("div", { class: "tools" }, this.move, this.purge),
-      this.trend, this.messages.element);
+      this.facts, this.why, el("div", { class: "tools" }, ...this.buttons),
+      this.trend, this.more, this.messages.element);
   }
 
   async refresh() {
-    const { rows } = await broker.get("/queues", { name: this.name });
+    const { rows } = await broker.get("/queues", { name: this.name, ...this.of });
     const row = rows[0];
     show(this.trend, row !== undefined);
     if (!row) {
       setText(this.why, "There is no such queue here. It may be gone, or in a set of which this broker has no replica.");
-      for (const button of [this.purge, this.move]) button.disabled = true;
+      for (const button of this.buttons) button.disabled = true;
       this.messages.allow(false);
       return null;
     }
@@ -55,18 +84,84 @@ export class QueueView {
       setText(part.children[1], value);
     });
     await this.#showCharts();
-    const may = broker.mayChange();
-    setText(this.why, may ? "" : `The token ${broker.who.token} has the role ${broker.who.role}: what changes something takes operator.`);
-    for (const button of [this.purge, this.move]) button.disabled = !may;
+    const may = broker.mayChange() && !this.address;
+    setText(this.why, may ? "" : this.address ? `This is how the broker at ${this.address} has it: open its page to change something.` : `The token ${broker.who.token} has the role ${broker.who.role}: what changes something takes operator.`);
+    for (const button of this.buttons) button.disabled = !may;
     this.messages.allow(may);
+    show(this.more, !this.address);
+    if (!this.address) await this.#showMore();
     return null;
   }
 
+  /** Who consumes, and what is bound, is asked for more seldom: there may be many connections and bindings. */
+  async #showMore() {
+    this.given = (await broker.call("queues", { action: "read", name: this.name })).arguments;
+    setText(this.arguments, argumentsText(this.given));
+    if (this.round % MORE_EVERY === 0) await Promise.all([this.#askConsumers(), this.#askBindings()]);
+    this.round += 1;
+  }
+
+  async #askConsumers() {
+    const { connections, silent } = await broker.call("connections", { all: true });
+    const links = connections.flatMap((row) => row.links
+      .filter((link) => link.node === this.name && link.direction === "to client")
+      .map((link, number) => ({ user: row.user, address: row.address, container: row.container, broker: row.broker, ...link, key: `${row.broker}/${row.id}/${number}` })));
+    const missing = silent.length ? `; ${plural(silent.length, "broker")} did not answer` : "";
+    setText(this.consumersSaid, `${plural(links.length, "link")} of consumers${missing}`);
+    show(this.consumers.element, links.length > 0);
+    this.consumers.update(links.slice(0, LINKS_MAX));
+  }
+
+  async #askBindings() {
+    const exchanges = await broker.call("exchanges", { action: "list" });
+    this.bindings.update(exchanges.flatMap((exchange) => exchange.bindings
+      .filter((binding) => binding.queue === this.name).map((binding) => ({ exchange: exchange.name, ...binding }))));
+  }
+
   async #showCharts() {
-    const told = await broker.get("/charts", { queue: this.name, span: this.span.value });
+    const told = await broker.get("/charts", { queue: this.name, span: this.span.value, ...this.of });
     setText(this.chartsProblem, told.problem ? `This queue has no charts: ${told.problem}.` : "");
     this.depth.update([lineOf(told, "depth")]);
     this.rates.update([lineOf(told, "in", "In"), lineOf(told, "out", "Out")]);
+  }
+
+  async #change() {
+    const before = this.given;
+    await confirmAction({
+      title: `Change the arguments of ${this.name}`,
+      does: ["Only what is another one here is changed; a line that is taken away takes the argument away. What fixes the order of messages (priorities, the key of last values) cannot change."],
+      loses: "Under a lower limit the queue may drop messages, or take no more, as its policy says.",
+      verb: "Change",
+      fields: [argumentsField(before)],
+      run: async ({ arguments: text }) => {
+        const changes = changedArguments(before, readArguments(text));
+        if (!Object.keys(changes).length) throw new Error("nothing is another one");
+        const told = await broker.call("queues", { action: "update", name: this.name, arguments: changes });
+        return `${this.name} has the arguments: ${argumentsText(told.arguments)}.`;
+      },
+    });
+    this.onDue?.();
+  }
+
+  async #bind() {
+    if (await bindQueue({ queue: this.name })) await this.#askBindings();
+  }
+
+  async #delete() {
+    const { name, row } = this;
+    const isDone = await confirmAction({
+      title: `Delete ${name}`,
+      does: [`The queue is deleted on all brokers, with its bindings. It has ${plural(row.messages, "message")} and ${plural(row.consumers, "consumer")} at this moment.`],
+      loses: "Its messages, for good, unless it has an alternate exchange, to which they go.",
+      verb: "Delete",
+      danger: true,
+      fields: [{ name: "when", label: "Delete it", options: [["empty", "only if it is empty and nobody consumes from it"], ["always", "with its messages, whoever consumes"]] }],
+      run: async ({ when }) => {
+        await broker.call("queues", { action: "delete", name, if_empty: when === "empty", if_unused: when === "empty" });
+        return `The queue ${name} was deleted.`;
+      },
+    });
+    if (isDone) location.hash = "#/queues";
   }
 
   async #move() {

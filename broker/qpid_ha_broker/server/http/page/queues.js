@@ -1,6 +1,9 @@
 // All queues, of which the rows in sight are asked for and no others: there may be ten thousand.
 
 import * as broker from "./broker.js";
+import { BrokerChoice } from "./brokers.js";
+import { argumentsField, readArguments } from "./arguments.js";
+import { confirmAction } from "./confirm.js";
 import { bytes, count, el, fillCell, rate, seconds, setText, spark } from "./dom.js";
 
 const ROWS_MORE = 15; // above and below what is in sight
@@ -8,7 +11,7 @@ const ROWS_MAX = 100; // the broker answers with no more
 const SETTLE_MS = 120; // after the last scroll, or key
 
 const COLUMNS = [
-  { title: "Queue", sort: "name", value: (row) => el("a", { href: `#/queue/${encodeURIComponent(row.name)}`, title: row.name }, row.name), id: (row) => row.name },
+  { title: "Queue", sort: "name", value: (row) => el("a", { href: placeOf(row), title: row.name }, row.name), id: (row) => placeOf(row) },
   { title: "Messages", sort: "messages", number: true, value: (row) => count(row.messages) },
   { title: "Trend", trend: true, value: (row) => spark(row.depths, sampleS), id: (row) => row.depths },
   { title: "Consumers", sort: "consumers", number: true, value: (row) => count(row.consumers),
@@ -43,6 +46,8 @@ export class QueuesView {
       el("option", { value: "no-consumers" }, "with messages, without consumers"));
     this.sortChoice = el("select", { onchange: () => this.#sortBy(this.sortChoice.value, this.sortChoice.value !== "name") },
       ...COLUMNS.filter((column) => column.sort).map((column) => el("option", { value: column.sort }, column.title)));
+    this.create = el("button", { type: "button", id: "create-queue", onclick: () => this.#create() }, "Create a queue…");
+    this.choice = new BrokerChoice(() => this.#settled(true));
     this.shown = el("p", { class: "quiet", role: "status" });
     this.heads = COLUMNS.map((column) => el("th", { scope: "col", class: classesOf(column) },
       column.sort ? el("button", { type: "button", onclick: () => this.#sortBy(column.sort) }, column.title) : column.title));
@@ -55,7 +60,7 @@ export class QueuesView {
     this.list = el("div", { class: "list", tabindex: "0", role: "region", "aria-label": "Queues", onscroll: () => this.#settled(false) }, this.table);
     this.element = el("div", {},
       el("h2", { class: "unseen" }, "Queues"),
-      el("div", { class: "tools" }, el("label", {}, "Filter", this.filter), el("label", {}, "Show", this.only),
+      el("div", { class: "tools" }, el("label", {}, "Filter", this.filter), el("label", {}, "Show", this.only), this.choice.element, this.create,
         el("label", { class: "narrow" }, "Sort by", this.sortChoice)),
       this.shown, this.list);
     this.#showSort();
@@ -64,19 +69,22 @@ export class QueuesView {
   async refresh() {
     this.#asked += 1;
     const asked = this.#asked;
+    const at = this.choice.value;
+    this.choice.refresh();
+    this.create.disabled = !broker.mayChange();
     const first = Math.floor(this.list.scrollTop / this.#height());
     const inSight = Math.ceil(this.list.clientHeight / this.#height());
     const offset = Math.max(0, first - ROWS_MORE);
     const told = await broker.get("/queues", {
       sort: this.#sort, descending: this.#descending, filter: this.filter.value, only: this.only.value,
-      offset, count: Math.min(ROWS_MAX, inSight + 2 * ROWS_MORE),
+      offset, count: Math.min(ROWS_MAX, inSight + 2 * ROWS_MORE), ...this.choice.params,
     });
     if (asked !== this.#asked) return null; // another question was asked meanwhile, and its answer counts
     sampleS = told.sample_interval_s ?? sampleS;
     this.#offset = offset;
-    this.#rows = told.rows;
+    this.#rows = told.rows.map((row) => ({ ...row, broker: at }));
     this.#matching = told.matching;
-    const elsewhere = told.elsewhere ? `; ${count(told.elsewhere)} more are in sets of which this broker has no replica` : "";
+    const elsewhere = told.elsewhere ? `; ${count(told.elsewhere)} more are in sets of which ${at ? "that" : "this"} broker has no replica` : "";
     setText(this.shown, `${count(told.matching)} of ${count(told.total)} queues${elsewhere}`);
     this.#show();
     return null;
@@ -108,6 +116,23 @@ export class QueuesView {
     for (const line of before.values()) line.remove();
   }
 
+  async #create() {
+    let made = "";
+    const isDone = await confirmAction({
+      title: "Create a queue",
+      does: ["It takes messages at once. Without arguments it is replicated to all backups, without limits."],
+      loses: "Nothing.",
+      verb: "Create",
+      fields: [{ name: "name", label: "Name", maxlength: 255 }, argumentsField()],
+      run: async ({ name, arguments: text }) => {
+        const told = await broker.call("queues", { action: "create", name, arguments: readArguments(text) });
+        made = name;
+        return told.created === false ? `The queue ${name} was there already, with these arguments.` : `The queue ${name} was created.`;
+      },
+    });
+    if (isDone) location.hash = `#/queue/${encodeURIComponent(made)}`;
+  }
+
   #settled(isAnew) {
     clearTimeout(this.#settle);
     this.#settle = setTimeout(() => {
@@ -131,6 +156,11 @@ export class QueuesView {
       this.heads[at].setAttribute("aria-sort", order);
     });
   }
+}
+
+/** Where a queue is shown, as the broker that was asked has it. */
+function placeOf(row) {
+  return `#/queue/${encodeURIComponent(row.name)}${row.broker ? `/${encodeURIComponent(row.broker)}` : ""}`;
 }
 
 function classesOf(column) {
