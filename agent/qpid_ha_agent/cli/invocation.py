@@ -124,6 +124,25 @@ def source_failure(errors: Sequence[SourceError], text: str = "") -> CliFailure:
     return CliFailure(text or "; ".join(map(str, errors)), exit_code)
 
 
+def call_cluster(invocation: Invocation, method: str, /, **params: object) -> Any:
+    """What the cluster answers; None: the broker is in none, or of a release that does not have this."""
+    try:
+        return invocation.call(method, **params)
+    except CliFailure as failure:
+        if failure.code == METHOD_NOT_FOUND:
+            return None
+        if failure.exit_code == UNREACHABLE:
+            text = f"{failure.message}; `--here` is about the file of this machine, for which no broker is needed"
+            raise CliFailure(text, UNREACHABLE) from None
+        raise
+
+
+def here_option(command: Command) -> Command:
+    """Add `--here`."""
+    text = "In the file of this machine's broker alone, which is asked nothing."
+    return click.option("--here", is_flag=True, help=text)(command)
+
+
 def unexpected(result: object) -> CliFailure:
     """The error for an answer that has not the shape that its method promises."""
     return CliFailure(f"the broker's answer cannot be understood: {str(result)[:200]}", UNREACHABLE)
