@@ -100,6 +100,7 @@ async def test_a_user_added_at_one_broker_logs_in_at_another_after_a_failover_an
 
         await cluster.ask("a", "users", action="set", name="olga", verifiers=verifiers("olga", "other"), replaces=True)
         await eventually(lambda: "olga" not in users_of(cluster, "b"))
+        assert "olga has another password" in caplog.text
         assert await is_refused(cluster, "b", "olga", "geheim")
         await log_in(cluster, "b", "olga", "other")
         await cluster.ask("a", "users", action="remove", name="olga")
