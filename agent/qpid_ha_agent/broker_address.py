@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qpid_ha_agent.control import Unreachable
+from qpid_ha_agent.control import NotConnected
 from qpid_ha_config.addresses import ADMIN_PORTS, Address, parse_admin, parse_broker
 from qpid_ha_config.defaults import find_file, socket_directories
 from qpid_ha_config.errors import ConfigError, ForbiddenConfig, UnreadableConfig
@@ -89,7 +89,7 @@ def _by_name(name: str, environment: Mapping[str, str]) -> Path:
     for directory in directories:
         if (directory / f"{name}.sock").exists():
             return directory / f"{name}.sock"
-    raise Unreachable(f"no broker named {name} in {_listed(socket_directories(environment))}")
+    raise NotConnected(f"no broker named {name} in {_listed(socket_directories(environment))}")
 
 
 def read_config(environment: Mapping[str, str]) -> WrittenSettings | None:
@@ -131,7 +131,7 @@ def _only_one(environment: Mapping[str, str]) -> Path:
         return sockets[0]
     if sockets:
         raise AddressError(f"there is more than one broker here: say which with -b ({_listed(sockets)})")
-    raise Unreachable(f"no broker found: no control socket in {_listed(socket_directories(environment))}")
+    raise NotConnected(f"no broker found: no control socket in {_listed(socket_directories(environment))}")
 
 
 def _safe_directories(environment: Mapping[str, str]) -> list[Path]:

@@ -35,6 +35,10 @@ class Forbidden(Unreachable):
     """The system does not let us at a file: the control socket, or the password for a remote broker."""
 
 
+class NotConnected(Unreachable):
+    """Nobody took the connection: nothing was asked."""
+
+
 class TimedOut(Unreachable):
     """The broker is there, or its socket is, but no answer came in time."""
 
@@ -156,7 +160,10 @@ class ControlClient:
         if self._connection is None:
             self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._connection.settimeout(_remaining_s(deadline))
-            self._connection.connect(self.path)
+            try:
+                self._connection.connect(self.path)
+            except (ConnectionError, FileNotFoundError) as error:
+                raise NotConnected(f"cannot reach a broker at {self.path}: {error.strerror}") from None
         return self._connection
 
     def _read_reply(self, line: bytes) -> object:

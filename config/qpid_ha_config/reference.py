@@ -54,7 +54,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Logins, rules and the audit log": {
         "sasl.mechanisms": "Ways to log in; left out: all that are possible at a listener.",
-        "sasl.users-db": "The file of users with passwords, which `qpid-ha user` writes.",
+        "sasl.users-db": "A file of users with passwords, under those of the cluster; `qpid-ha user --here` writes it.",
         "sasl.allow-anonymous": "Clients need no login; left out: only those of this machine.",
         "sasl.allow-insecure-plain": "Passwords may be said without TLS: whoever listens has them.",
         "acl.rules": "Who may do what; docs/security.md has the language.",
@@ -77,7 +77,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "admin.listen": "Where the page, the metrics and requests over HTTP are; left out: nowhere.",
         "admin.amqp": "Clients may speak AMQP over WebSockets there, at `/amqp`.",
         "admin.amqp-origins": "Sites whose pages may do so; programs, which name none, may in any case.",
-        "admin.tokens": "The file of tokens for it, which `qpid-ha token` writes.",
+        "admin.tokens": "A file of tokens for it, under those of the cluster; `qpid-ha token --here` writes it.",
         "metrics.queues": "Patterns of names of the queues that have metrics of their own.",
         "metrics.max-queues": "Of those at most so many, the older ones.",
     },

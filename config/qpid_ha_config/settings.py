@@ -188,7 +188,7 @@ class AdminSettings:
     listen: tuple[Address, ...] = setting("admin.listen", ADMIN_LISTENERS, ())
     """None: there is no such port."""
     tokens: Path | None = setting("admin.tokens", PATH)
-    """Who may do what there: `qpid-ha token` writes it. None: nobody gets more than what load balancers ask."""
+    """Who may do what there, beside tokens of the cluster. With none of both nobody gets more than load balancers."""
     amqp: bool = setting("admin.amqp", BOOLEAN, False)
     """Clients may speak AMQP over WebSockets there, at `/amqp`."""
     amqp_origins: tuple[str, ...] = setting("admin.amqp-origins", ORIGINS, ())

@@ -158,16 +158,18 @@ async def test_clients_that_read_refusals_learn_who_is_primary_or_that_nobody_is
 
 
 @in_event_loop
-async def test_a_backup_changes_nothing_and_names_the_primary(tmp_path: Path) -> None:
+async def test_a_backup_passes_on_to_the_primary_what_it_cannot_do_itself(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         with pytest.raises(RequestRefused, match="promote a broker"):
             await cluster.ask("b", "queues", action="create", name="q")
         await cluster.form("a")
-        with pytest.raises(RequestRefused, match="ask a at amqp://") as refused:
-            await cluster.ask("b", "queues", action="create", name="q")
-        assert refused.value.data["reason"] == "not-primary"  # type: ignore[index]
-        await cluster.ask("a", "queues", action="create", name="q")
-        await cluster.ask("a", "exchanges", action="create", name="x", kind="topic")
+        assert (await cluster.ask("b", "queues", action="create", name="q"))["created"] is True
+        assert (await cluster.ask("b", "queues", action="create", name="q"))["created"] is False
+        await cluster.ask("b", "exchanges", action="create", name="x", kind="topic")
+        with pytest.raises(RequestRefused, match="none") as refused:
+            await cluster.ask("b", "queues", action="purge", name="none")
+        assert refused.value.data["reason"] == "not-found"  # type: ignore[index]
+        assert [row["name"] for row in await cluster.ask("b", "backups")] == ["b"]
         await eventually(lambda: messages(cluster, "b", "q") == 0)
         assert "q" in [queue["name"] for queue in await cluster.ask("b", "queues")]
         await eventually(lambda: "x" in cluster.brokers["b"].container.default.resources.catalog.exchanges)

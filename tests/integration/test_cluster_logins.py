@@ -11,13 +11,14 @@ import proton
 import pytest
 from proton.utils import BlockingConnection
 
-from cluster_in_process import InProcessCluster, eventually
+from admin_tool import qpid_ha
+from cluster_in_process import InProcessBroker, InProcessCluster, eventually
 from event_loops import in_event_loop
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.access.scram import UserLogin
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.exchanges.broker_events import EventSubject
-from qpid_ha_config.tokens import TokenRole, make_token
+from qpid_ha_config.tokens import TokenRole, find_entry, make_token
 
 needs_cyrus = pytest.mark.skipif(not proton.SASL.extended(), reason="a client needs Cyrus SASL in Proton for SCRAM")
 
@@ -99,6 +100,7 @@ async def test_a_user_added_at_one_broker_logs_in_at_another_after_a_failover_an
 
         await cluster.ask("a", "users", action="set", name="olga", verifiers=verifiers("olga", "other"), replaces=True)
         await eventually(lambda: "olga" not in users_of(cluster, "b"))
+        assert "olga has another password" in caplog.text
         assert await is_refused(cluster, "b", "olga", "geheim")
         await log_in(cluster, "b", "olga", "other")
         await cluster.ask("a", "users", action="remove", name="olga")
@@ -163,3 +165,52 @@ async def test_who_the_brokers_are_to_each_other_is_no_user_of_the_cluster(tmp_p
         wanted = {"action": "set", "name": "olga", "verifiers": verifiers("olga", "geheim")}
         with pytest.raises(RequestRefused, match=r"ha\.username"):
             await cluster.ask("b", "users", **wanted)
+
+
+@needs_cyrus
+@in_event_loop
+async def test_the_commands_hash_what_is_typed_and_a_definitions_file_has_users_only_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    async def run(name: str, *words: object, given: str = "") -> str:
+        broker = ("-b", tmp_path / f"{name}.sock")
+        result = await asyncio.to_thread(qpid_ha, *words, *broker, answer=given)
+        assert result.exit_code == 0, result.output
+        return str(result.stdout)
+
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await form(cluster)
+        assert "user olga added, at all brokers" in await run("b", "user", "add", "olga", given="geheim\n")
+        await know(cluster, "olga")
+        await log_in(cluster, "a", "olga", "geheim")
+        refused = await asyncio.to_thread(qpid_ha, "user", "add", "olga", "-b", tmp_path / "a.sock", answer="other\n")
+        assert (refused.exit_code, "has a user olga already" in refused.stderr) == (1, True)
+        assert "has this password" in await run("a", "user", "password", "olga", given="other\n")
+        assert "olga" in await run("b", "user", "list")
+        token = (await run("b", "token", "add", "grafana", "--role", "viewer")).strip()
+        kept = cluster.brokers["a"].files.engines.kept
+        await eventually(lambda: find_entry(kept.tokens.values(), token))
+        assert "grafana" in await run("a", "token", "list")
+
+        with_users, without = tmp_path / "with.yaml", tmp_path / "without.yaml"
+        await run("a", "definitions", "export", with_users, "--with-users")
+        await run("a", "definitions", "export", without)
+        assert with_users.stat().st_mode & 0o777 == 0o600
+        assert "SCRAM" in with_users.read_text()
+        assert not any(word in without.read_text() for word in ("olga", "grafana", "SCRAM"))
+        await run("a", "user", "remove", "olga")
+        await run("b", "token", "remove", "grafana")
+        assert "0 done" in await run("a", "definitions", "import", with_users)
+        await know(cluster)
+        assert "user olga created" in await run("a", "definitions", "import", with_users, "--with-users")
+        await know(cluster, "olga")
+        await log_in(cluster, "a", "olga", "other")
+        await eventually(lambda: find_entry(kept.tokens.values(), token))
+
+
+@in_event_loop
+async def test_in_no_cluster_the_commands_are_about_the_file(tmp_path: Path) -> None:
+    async with InProcessBroker(tmp_path):
+        words = ("token", "add", "ops", "--role", "viewer", "-b", tmp_path / "broker.sock")
+        result = await asyncio.to_thread(qpid_ha, *words)
+        assert (result.exit_code, "admin.tokens" in result.stderr) == (2, True)

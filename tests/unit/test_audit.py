@@ -55,6 +55,10 @@ REQUESTS: list[tuple[str, dict[str, object], bool]] = [
     ("settings", {"action": "history"}, False),
     ("settings", {"action": "set", "key": "log-level", "value": "debug"}, True),
     ("settings", {"action": "unset", "key": "max-connections"}, True),
+    *((method, {}, False) for method in ("users", "tokens")),
+    *((method, {"action": "export"}, False) for method in ("users", "tokens")),
+    *((method, {"action": "set", "name": "none"}, True) for method in ("users", "tokens")),
+    *((method, {"action": "remove", "name": "none"}, True) for method in ("users", "tokens")),
     ("backups", {}, False),
     ("history", {}, False),
     ("map", {}, False),
@@ -183,6 +187,8 @@ def test_secrets_are_in_no_line() -> None:
         ("queues", {"action": "create", "name": "q", "arguments": {"qpid.cluster.source": "amqp://u:SECRET@h/q"}}),
         ("replicate", {"queue": "q", "address": "amqp://u:SECRET@h:5672"}),
         ("promote", {"token": "SECRET"}),
+        ("users", {"action": "set", "name": "olga", "verifiers": "SECRET", "password": "SECRET"}),
+        ("tokens", {"action": "set", "name": "x", "role": "viewer", "digest": "SECRET"}),
     ]
     for method, params in planted:
         found = audited_request(method, params)

@@ -18,19 +18,24 @@ from qpid_ha_agent.definitions.document import (
     ReplicaPolicy,
     SetDefinition,
     SettingDefinition,
+    TokenDefinition,
+    UserDefinition,
     definitions_of,
     read_definitions,
 )
 from qpid_ha_agent.definitions.plan import ImportPlan, plan_import
 from qpid_ha_agent.definitions.rabbitmq import read_rabbitmq
 from qpid_ha_config.errors import ConfigError
+from qpid_ha_config.users import make_user
 
 ORDERS = QueueDefinition("orders", "", {"qpid.max_count": 100})
 EVENTS = ExchangeDefinition("events", "topic", {})
 BOUND = BindingDefinition("events", "orders", "a.#", {})
 AUDIT = SetDefinition("audit", "group", 3, 2, "b")
 RULES = SettingDefinition("acl.rules", ["allow alice consume orders"])
-ALL = Definitions((AUDIT,), (ReplicaPolicy("audit-*", 5),), (EVENTS,), (ORDERS,), (BOUND,), (RULES,))
+OLGA = UserDefinition("olga", make_user("olga", "geheim"))
+TOKEN = TokenDefinition("grafana", "viewer", "0" * 64)
+ALL = Definitions((AUDIT,), (ReplicaPolicy("audit-*", 5),), (EVENTS,), (ORDERS,), (BOUND,), (RULES,), (OLGA,), (TOKEN,))
 
 
 def names() -> st.SearchStrategy[str]:
@@ -57,6 +62,8 @@ def definitions() -> st.SearchStrategy[Definitions]:
         st.sampled_from(
             [(), (RULES,), (SettingDefinition("auto-create", False), SettingDefinition("sessions.max", 0))]
         ),
+        st.sampled_from([(), (OLGA,)]),
+        st.sampled_from([(), (TOKEN,)]),
     )
 
 
@@ -88,8 +95,11 @@ def test_what_is_missing_is_made_in_an_order_that_a_broker_takes() -> None:
         ("create", "topic exchange events"),
         ("create", "queue orders"),
         ("create", "binding events -> orders with key 'a.#'"),
+        ("create", "user olga"),
+        ("create", "token grafana"),
         ("create", "setting acl.rules"),
     ]
+    assert not any(OLGA.verifiers in step.details or TOKEN.digest in step.details for step in plan.steps)
     assert [(step.method, dict(step.params)) for step in plan.steps][1] == (
         "sets",
         {
@@ -232,6 +242,8 @@ def test_what_belongs_to_clients_and_what_is_always_there_is_not_exported() -> N
         ("format: 1\nsettings:\n- {key: sessions.max, value: many}", "f:3: sessions.max: 'many' is not a whole number"),
         ("format: 1\nsettings:\n- {key: listen, value: x}", "f:3: listen: it is no setting of a cluster"),
         ("format: 1\nsettings:\n- {key: acl.rules, value: [alow]}", "f:3: acl.rules: "),
+        ("format: 1\nusers:\n- {name: olga, verifiers: geheim}", "f:3: users, olga: a verifier is MECHANISM"),
+        (f"format: 1\ntokens:\n- {{name: x, role: wiever, digest: '{'0' * 64}'}}", "f:3: tokens, x: there is no role"),
         ("format: 1\nqueues: &a\n- name: b\nbindings: *a", "f:4:13: references"),
         ("format: 1\nqueues: [", "f:2:10: it is not YAML"),
         ("format: 1\nqueues: " + "[" * 5000, "f: it is nested too deeply"),

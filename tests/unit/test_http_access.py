@@ -17,7 +17,7 @@ from qpid_ha_broker.server.http.http_roles import needed_role
 from qpid_ha_broker.server.http.http_tokens import TokenFile, WrongTokens
 from qpid_ha_config.errors import ConfigError, SettingsError
 from qpid_ha_config.settings import BrokerSettings
-from qpid_ha_config.tokens import TokenRole, find_entry, make_token, read_tokens
+from qpid_ha_config.tokens import TokenEntry, TokenRole, find_entry, make_token, read_tokens
 
 READING = [
     ("ping", {}), ("status", {"all": True}), ("query", {}), ("get", {}), ("backups", {}), ("history", {}),
@@ -110,6 +110,20 @@ def test_a_slip_in_the_file_is_told_with_its_line(tmp_path: Path, line: str, pro
     with pytest.raises(ConfigError, match=problem) as refused:
         read_tokens(write(tmp_path / "tokens", f"# tokens\n{line}\n"))
     assert f"tokens:{2 + line.count(chr(10))}" in str(refused.value)
+
+
+def test_tokens_of_the_cluster_are_asked_for_each_time_and_count_above_those_of_the_file(tmp_path: Path) -> None:
+    of_file, entry = make_token("grafana", TokenRole.METRICS)
+    of_cluster, above = make_token("grafana", TokenRole.VIEWER)
+    tokens: dict[str, TokenEntry] = {}
+    there = TokenFile(write(tmp_path / "tokens", f"{entry}\n"), lambda: 0.0, lambda: tokens)
+    assert (there.find(of_file), there.find(of_cluster)) == (entry, None)
+    tokens["grafana"] = above
+    assert (there.find(of_file), there.find(of_cluster)) == (None, above)
+    tokens.clear()
+    assert (there.find(of_file), there.find(of_cluster)) == (entry, None)
+    alone = TokenFile(None, lambda: 0.0, lambda: {"grafana": above})
+    assert alone.find(of_cluster) == above
 
 
 @given(st.binary(max_size=200))

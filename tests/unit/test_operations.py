@@ -175,12 +175,13 @@ def operations_of(client: PairedClient) -> Any:
 
 
 @in_event_loop
-async def test_a_backup_refuses_what_writes_and_answers_what_only_looks(tmp_path: Path) -> None:
+async def test_a_backup_passes_on_what_writes_and_answers_what_only_looks(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         await cluster.form("a")
         await cluster.ask("a", "queues", action="create", name="orders")
+        assert (await cluster.ask("b", "queues", action="annotate", name="orders", note="m"))["set"] == "default"
         with pytest.raises(RequestRefused, match="changes nothing: ask a") as refused:
-            await cluster.ask("b", "queues", action="annotate", name="orders")
+            await cluster.ask("b", "queues", action="no-such", name="orders")
         assert isinstance(refused.value.data, dict)
         assert refused.value.data["reason"] == "not-primary"
         replica = cluster.brokers["b"].container.management.administration

@@ -33,23 +33,29 @@ def definitions() -> None:
 
 @definitions.command("export")
 @click.argument("path", metavar="[FILE]", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--with-users", is_flag=True, help="And users and tokens of the cluster: keep such a file secret.")
 @common_options
 @click.pass_obj
-def export_definitions(invocation: Invocation, path: Path | None) -> None:
+def export_definitions(invocation: Invocation, path: Path | None, with_users: bool) -> None:
     """Write all that is defined to FILE, or to the standard output, as YAML; with --format json as JSON.
 
     Messages are not in it (`qpid-ha queue export`), nor what belongs to a client: subscriptions, temporary and
     exclusive queues. Of settings and rules of access those of the cluster are (`qpid-ha config diff`), not what is in
-    files of each broker, as users are.
+    files of each broker. With --with-users there are users and tokens, too: not their passwords, but by what they are
+    checked is in the file, so passwords can be guessed with it. It is made with mode 0600.
     """
-    _put(_there(invocation).as_document(), path, invocation.format)
+    _put(_there(invocation, with_users=with_users).as_document(), path, invocation.format, is_secret=with_users)
 
 
-def _put(document: dict[str, Any], path: Path | None, format_name: str) -> None:
+def _put(document: dict[str, Any], path: Path | None, format_name: str, *, is_secret: bool = False) -> None:
     """Into the file, or to the standard output."""
     if path is None:
         print_document(document, "yaml" if format_name == "table" else format_name)
         return
+    if is_secret:
+        path.touch(mode=0o600)
+        if path.is_file():
+            path.chmod(0o600)
     path.write_text(_text_of(document, format_name), encoding="utf-8")
     counts = ", ".join(f"{len(value)} {name}" for name, value in document.items() if isinstance(value, list))
     click.echo(f"{path}: {counts or 'nothing is defined'}", err=True)
@@ -65,9 +71,10 @@ def _text_of(document: dict[str, Any], format_name: str) -> str:
 @_file_argument
 @click.option("--dry-run", is_flag=True, help="Say what would be made and changed; do nothing.")
 @click.option("--update", is_flag=True, help="What is there as something else gets the arguments that FILE has.")
+@click.option("--with-users", is_flag=True, help="And users and tokens, if FILE has some.")
 @common_options
 @click.pass_obj
-def import_definitions(invocation: Invocation, path: Path, dry_run: bool, update: bool) -> None:
+def import_definitions(invocation: Invocation, path: Path, dry_run: bool, update: bool, with_users: bool) -> None:
     """Make what FILE defines and what is not there yet; the same again does nothing. Nothing is ever deleted.
 
     All of it is checked before the first thing is made. If something is there as something else, nothing is done.
@@ -76,7 +83,10 @@ def import_definitions(invocation: Invocation, path: Path, dry_run: bool, update
     from qpid_ha_agent.definitions.plan import plan_import
 
     wanted = _read(path, read_definitions)
-    plan = plan_import(_there(invocation), wanted, update=update)
+    if not with_users and (count := len(wanted.users) + len(wanted.tokens)):
+        click.echo(f"{count} users and tokens are left out: --with-users takes them, too", err=True)
+        wanted = wanted.without_users
+    plan = plan_import(_there(invocation, with_users=with_users), wanted, update=update)
     _check(invocation, plan)
     if dry_run:
         _show(plan, invocation.format)
@@ -119,21 +129,26 @@ def _read(path: Path, read: Any) -> Any:
         raise CliFailure(f"{path}: byte {error.start} is no UTF-8", USAGE) from None
 
 
-def _there(invocation: Invocation) -> Definitions:
+def _there(invocation: Invocation, *, with_users: bool) -> Definitions:
     from qpid_ha_agent.definitions.document import definitions_of
 
     queues, exchanges = invocation.rows("queues"), invocation.rows("exchanges")
     sets: Sequence[Any] = ()
     policies: Sequence[Any] = ()
     settings: Sequence[Any] = ()
+    users: Sequence[Any] = ()
+    tokens: Sequence[Any] = ()
     try:
         sets = rows_of(invocation.call("sets", action="list"))
         policies = rows_of(invocation.call("replicas", action="list-policies"))
         settings = rows_of(invocation.call("settings"))
+        if with_users:
+            users = rows_of(invocation.call("users", action="export"))
+            tokens = rows_of(invocation.call("tokens", action="export"))
     except CliFailure as failure:
         if failure.code != METHOD_NOT_FOUND:  # else a standalone broker, which has none
             raise
-    return definitions_of(queues, exchanges, sets, policies, settings)
+    return definitions_of(queues, exchanges, sets, policies, settings, users, tokens)
 
 
 def _check(invocation: Invocation, plan: ImportPlan) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -19,8 +19,10 @@ from qpid_ha_agent.broker_address import AddressError, find_broker, read_config
 from qpid_ha_agent.control import (
     METHOD_NOT_FOUND,
     ControlClient,
+    ControlFailure,
     Forbidden,
     NotAllowed,
+    NotConnected,
     RequestRefused,
     Unreachable,
     call_with_cause,
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 NO, USAGE, UNREACHABLE, MAY_NOT = 1, 2, 3, 4
 USUAL_TIMEOUT_S = 10.0
 FORMATS = ("table", "json", "yaml")
+OF_CLUSTER: Final = frozenset(
+    "backups brokers exchanges history map queues rebalance replicas settings sets tokens users".split()
+)
+"""Methods that any broker of a cluster answers, or has answered. All others are about the one that is asked."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -51,17 +57,48 @@ class Invocation:
 
     def call(self, method: str, /, *, usual_timeout_s: float = USUAL_TIMEOUT_S, **params: object) -> Any:
         """Ask the broker; parameters that are None are left out. Ends the program when it refuses or is silent."""
-        with self._failures(method), self.client(usual_timeout_s) as client:
+
+        def ask(client: Any) -> Any:
             match _given(params):
                 case {"cause": str(cause), **others}:
                     return call_with_cause(client, method, cause, **others)
                 case given:
                     return client.call(method, **given)
 
+        return self._ask(method, usual_timeout_s, ask)
+
     def rows(self, method: str) -> list[Any]:
         """All that it lists. Ends the program as `call` does."""
-        with self._failures(method), self.client(USUAL_TIMEOUT_S) as client:
-            return list_in_pages(client, method)
+        rows: list[Any] = self._ask(method, USUAL_TIMEOUT_S, lambda client: list_in_pages(client, method))
+        return rows
+
+    def _ask(self, method: str, usual_timeout_s: float, ask: Callable[[Any], Any]) -> Any:
+        """What comes of `ask`; where no broker was named and none is here, of what concerns the cluster at another one
+        that the configuration lists."""
+        with self._failures(method):
+            try:
+                with self.client(usual_timeout_s) as client:
+                    return ask(client)
+            except NotConnected as error:
+                if self.broker is not None or method not in OF_CLUSTER:
+                    raise
+                return self._ask_elsewhere(error, usual_timeout_s, ask)
+
+    def _ask_elsewhere(self, error: NotConnected, usual_timeout_s: float, ask: Callable[[Any], Any]) -> Any:
+        """At the first broker that lets us in; nothing is asked of two."""
+        from qpid_ha_agent.login import find_login, listed_brokers
+        from qpid_ha_agent.remote_control import RemoteControlClient
+
+        timeout_s = usual_timeout_s if self.timeout_s is None else self.timeout_s
+        for broker in listed_brokers(os.environ):
+            with RemoteControlClient(*find_login(broker, self.password_file, os.environ), timeout_s) as client:
+                try:
+                    client.call("ping")
+                except ControlFailure:
+                    continue
+                click.echo(f"no broker runs here: {broker} is asked", err=True)
+                return ask(client)
+        raise error
 
     def stream(self, method: str, /, **params: object) -> Iterator[Any]:
         """What the broker answers and goes on telling. Ends the program when it refuses, is silent or stops."""
@@ -122,6 +159,25 @@ def source_failure(errors: Sequence[SourceError], text: str = "") -> CliFailure:
 
     exit_code = MAY_NOT if any(isinstance(error, SourceForbidden) for error in errors) else UNREACHABLE
     return CliFailure(text or "; ".join(map(str, errors)), exit_code)
+
+
+def call_cluster(invocation: Invocation, method: str, /, **params: object) -> Any:
+    """What the cluster answers; None: the broker is in none, or of a release that does not have this."""
+    try:
+        return invocation.call(method, **params)
+    except CliFailure as failure:
+        if failure.code == METHOD_NOT_FOUND:
+            return None
+        if failure.exit_code == UNREACHABLE:
+            text = f"{failure.message}; `--here` is about the file of this machine, for which no broker is needed"
+            raise CliFailure(text, UNREACHABLE) from None
+        raise
+
+
+def here_option(command: Command) -> Command:
+    """Add `--here`."""
+    text = "In the file of this machine's broker alone, which is asked nothing."
+    return click.option("--here", is_flag=True, help=text)(command)
 
 
 def unexpected(result: object) -> CliFailure:

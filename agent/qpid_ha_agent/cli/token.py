@@ -1,4 +1,4 @@
-"""`qpid-ha token`: who may use the HTTP port of the brokers that read a file of tokens."""
+"""`qpid-ha token`: who may use the HTTP port: of the brokers of a cluster, or of those that read a file of tokens."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from typing import Any, TypeVar
 import click
 
 from qpid_ha_agent.cli.command_groups import ListedGroup
-from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options, configured_file
-from qpid_ha_agent.cli.output import print_rows
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    USAGE,
+    CliFailure,
+    Invocation,
+    call_cluster,
+    common_options,
+    configured_file,
+    facts_of,
+    here_option,
+    rows_of,
+)
+from qpid_ha_agent.cli.output import local_time, print_document, print_notes, print_rows
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.tokens import TokenEntry, TokenRole, make_token, read_tokens
 
@@ -27,47 +38,104 @@ def _file_option(command: Command) -> Command:
     )(command)
 
 
+def _role_option(command: Command) -> Command:
+    roles = click.Choice([role.value for role in TokenRole])
+    return click.option("--role", type=roles, required=True, help="What it lets one do.")(command)
+
+
 @click.group(cls=ListedGroup)
 def token() -> None:
-    """Tokens for the HTTP port. A broker reads its file again within a second or two of a change."""
+    """Tokens for the HTTP port, of the cluster or in a broker's file.
+
+    The cluster keeps those that are made at any of its brokers, and all of them know it at once; a broker reads its
+    file again within a second or two of a change. Of a token only its digest is kept. In no cluster, and with --here or
+    --file, the file of this machine's broker is meant (admin.tokens). A token of the cluster counts above one of the
+    same name in a file.
+    """
 
 
 @token.command()
 @click.argument("name")
-@click.option(
-    "--role", type=click.Choice([role.value for role in TokenRole]), required=True, help="What it lets one do."
-)
+@_role_option
+@click.option("--replace", is_flag=True, help="There may be such a token already: it counts no more.")
+@here_option
+@_file_option
+@common_options
+@click.pass_obj
+def add(invocation: Invocation, name: str, role: str, replace: bool, here: bool, path: Path | None) -> None:
+    """Make a token under NAME, and print it: it can be read nowhere else afterwards."""
+    if here or path or call_cluster(invocation, "tokens") is None:
+        _create(name, role, path)
+        return
+    text, entry = _made(name, role)
+    wanted = {"name": name, "role": role, "digest": entry.digest, "is_new": None if replace else True}
+    answer = facts_of(invocation.call("tokens", action="set", **wanted))
+    if invocation.format == "table":
+        click.echo(text)
+        print_notes(answer)
+    else:
+        print_document({"token": text, **answer}, invocation.format)
+
+
+@token.command()
+@click.argument("name")
+@_role_option
 @_file_option
 def create(name: str, role: str, path: Path | None) -> None:
-    """Make a token, add it to the file under NAME, and print it: it can be read nowhere else afterwards."""
+    """Make a token in the file of this machine's broker: as `add --here`, and before a first start."""
+    _create(name, role, path)
+
+
+def _made(name: str, role: str) -> tuple[str, TokenEntry]:
+    try:
+        return make_token(name, TokenRole(role))
+    except ValueError as error:
+        raise CliFailure(str(error), USAGE) from None
+
+
+def _create(name: str, role: str, path: Path | None) -> None:
     file = _file(path)
     entries = _read(file) if file.exists() else ()
     if name in [entry.name for entry in entries]:
-        raise CliFailure(f"{file} has a token {name} already: `qpid-ha token remove {name}` first", NO)
-    try:
-        text, entry = make_token(name, TokenRole(role))
-    except ValueError as error:
-        raise CliFailure(str(error), USAGE) from None
+        raise CliFailure(f"{file} has a token {name} already: `qpid-ha token remove {name} --here` first", NO)
+    text, entry = _made(name, role)
     before = _text(file) if file.exists() else "# NAME ROLE SHA-256, made by qpid-ha token create\n"
     _replace(file, f"{before.rstrip()}\n{entry}\n")
     click.echo(text)
 
 
 @token.command("list")
+@here_option
 @_file_option
 @common_options
 @click.pass_obj
-def list_tokens(invocation: Any, path: Path | None) -> None:
+def list_tokens(invocation: Invocation, here: bool, path: Path | None) -> None:
     """Names and roles; nobody can tell the tokens."""
+    answer = None if here or path else call_cluster(invocation, "tokens")
+    if answer is not None:
+        rows = [{**row, "at": local_time(row.get("at_ms"))} for row in rows_of(answer)]
+        print_rows(rows, ("name", "role", "at", "by"), invocation.format)
+        return
     rows = [{"name": entry.name, "role": entry.role.value} for entry in _read(_file(path))]
     print_rows(rows, ("name", "role"), invocation.format)
 
 
 @token.command()
 @click.argument("name")
+@here_option
 @_file_option
-def remove(name: str, path: Path | None) -> None:
-    """Take the token NAME out of the file: whoever has it is refused from then on."""
+@common_options
+@click.pass_obj
+def remove(invocation: Invocation, name: str, here: bool, path: Path | None) -> None:
+    """Take the token NAME away: whoever has it is refused from then on."""
+    answer = None if here or path else call_cluster(invocation, "tokens", action="remove", name=name)
+    if answer is not None:
+        if invocation.format == "table":
+            click.echo(f"token {name} removed, at all brokers")
+            print_notes(facts_of(answer))
+        else:
+            print_document(answer, invocation.format)
+        return
     file = _file(path)
     if name not in [entry.name for entry in _read(file)]:
         raise CliFailure(f"{file} has no token {name}", NO)

@@ -1,4 +1,5 @@
-"""`qpid-ha user`: the users with passwords whom a broker lets in, in the database of Cyrus SASL (`sasl.users-db`)."""
+"""`qpid-ha user`: the users with passwords whom brokers let in: of the cluster, or of one broker, in its database of
+Cyrus SASL (`sasl.users-db`)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,19 @@ from typing import Any, TypeVar
 import click
 
 from qpid_ha_agent.cli.command_groups import ListedGroup
-from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, common_options, configured_file
-from qpid_ha_agent.cli.output import print_rows
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    USAGE,
+    CliFailure,
+    Invocation,
+    call_cluster,
+    common_options,
+    configured_file,
+    facts_of,
+    here_option,
+    rows_of,
+)
+from qpid_ha_agent.cli.output import local_time, print_document, print_notes, print_rows
 from qpid_ha_config.settings import read_password_file
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -37,24 +49,105 @@ def _realm_option(command: Command) -> Command:
     return click.option("--realm", metavar="REALM", help="Default: this machine's name, as for the broker.")(command)
 
 
+def _password_option(command: Command) -> Command:
+    return click.option(
+        "--password-from",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A file with the password in its first line; default: asked for, or a line from a pipe.",
+    )(command)
+
+
 @click.group(cls=ListedGroup)
 def user() -> None:
-    """Users with passwords. The broker looks them up at each login: nothing has to be restarted."""
+    """Users with passwords, of the cluster or in a broker's file. Nothing has to be restarted.
+
+    The cluster keeps what is set at any of its brokers, and all of them know it; of a password it has only what it can
+    be checked by. In no cluster, and with --here, --sasldb or --realm, the file of this machine's broker is meant
+    (sasl.users-db). A user of the cluster counts above one of the same name in a file.
+    """
 
 
 @user.command()
 @click.argument("name")
-@click.option(
-    "--password-from",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the password in its first line; default: asked for, or a line from a pipe.",
-)
+@_password_option
 @click.option("--replace", is_flag=True, help="There may be such a user already: give it this password.")
+@here_option
 @_realm_option
 @_file_option
-def add(name: str, password_from: Path | None, replace: bool, realm: str | None, path: Path | None) -> None:
+@common_options
+@click.pass_obj
+def add(
+    invocation: Invocation, name: str, password_from: Path | None, replace: bool, here: bool, realm: str | None,
+    path: Path | None,
+) -> None:  # fmt: skip
     """Make a user, or with --replace change its password."""
+    if here or realm or path:
+        _add_here(name, password_from, replace=replace, realm=realm, path=path)
+    elif not _set_for_cluster(invocation, name, password_from, is_new=not replace):
+        _say_no_cluster()
+        _add_here(name, password_from, replace=replace, realm=realm, path=path)
+
+
+@user.command()
+@click.argument("name")
+@_password_option
+@here_option
+@_realm_option
+@_file_option
+@common_options
+@click.pass_obj
+def password(
+    invocation: Invocation, name: str, password_from: Path | None, here: bool, realm: str | None, path: Path | None
+) -> None:
+    """Give a user another password. Connections of a user of the cluster end, who logged in by the old one."""
+    if not (here or realm or path):
+        if _set_for_cluster(invocation, name, password_from, replaces=True):
+            return
+        _say_no_cluster()
+    file = _file(path)
+    _check_there(file, name, realm)
+    _add_here(name, password_from, replace=True, realm=realm, path=file)
+
+
+def _check_there(file: Path, name: str, realm: str | None) -> None:
+    if not file.exists() or not any(_is_meant(row, name, realm) for row in _users(file)):
+        raise CliFailure(f"{file} has no user {name}", NO)
+
+
+def _say_no_cluster() -> None:
+    click.echo("the broker is in no cluster, or older: this is about the file of this machine", err=True)
+
+
+def _set_for_cluster(
+    invocation: Invocation, name: str, password_from: Path | None, *, is_new: bool = False, replaces: bool = False
+) -> bool:
+    """Whether there is a cluster."""
+    from qpid_ha_config.users import make_user, name_problem
+
+    if call_cluster(invocation, "users") is None:  # before somebody types a password for nothing
+        return False
+    if problem := name_problem(name):
+        raise CliFailure(f"{name!r:.80} is no name of a user: {problem}", USAGE)
+    try:
+        verifiers = make_user(name, _password(password_from))
+    except ValueError as error:
+        raise CliFailure(str(error), USAGE) from None
+    wanted = {"name": name, "verifiers": verifiers, "is_new": is_new or None, "replaces": replaces or None}
+    answer = facts_of(invocation.call("users", action="set", **wanted))
+    _tell(invocation, answer, f"user {name} {'has this password' if answer.get('was_there') else 'added'}")
+    return True
+
+
+def _tell(invocation: Invocation, answer: dict[str, Any], text: str) -> None:
+    if invocation.format == "table":
+        click.echo(f"{text}, at all brokers")
+        print_notes(answer)
+    else:
+        print_document(answer, invocation.format)
+
+
+def _add_here(name: str, password_from: Path | None, *, replace: bool, realm: str | None, path: Path | None) -> None:
     file = _file(path)
     _check_name(name)
     if not replace and file.exists() and any(_is_meant(row, name, realm) for row in _users(file)):
@@ -68,11 +161,17 @@ def add(name: str, password_from: Path | None, replace: bool, realm: str | None,
 
 
 @user.command("list")
+@here_option
 @_file_option
 @common_options
 @click.pass_obj
-def list_users(invocation: Any, path: Path | None) -> None:
-    """Names and realms."""
+def list_users(invocation: Invocation, here: bool, path: Path | None) -> None:
+    """Names: of the cluster with who changed each last, of a file with realms."""
+    answer = None if here or path else call_cluster(invocation, "users")
+    if answer is not None:
+        rows = [{**row, "at": local_time(row.get("at_ms"))} for row in rows_of(answer)]
+        print_rows(rows, ("user", "at", "by"), invocation.format)
+        return
     file = _file(path)
     if not file.exists():
         raise CliFailure(f"there is no {file}: `qpid-ha user add` makes it", NO)
@@ -81,13 +180,21 @@ def list_users(invocation: Any, path: Path | None) -> None:
 
 @user.command()
 @click.argument("name")
+@here_option
 @_realm_option
 @_file_option
-def remove(name: str, realm: str | None, path: Path | None) -> None:
-    """Take a user out. Connections that it has stay: see `qpid-ha connections close`."""
+@common_options
+@click.pass_obj
+def remove(invocation: Invocation, name: str, here: bool, realm: str | None, path: Path | None) -> None:
+    """Take a user out. Connections of a user of the cluster end; of one in a file see `qpid-ha connections close`."""
+    if not (here or realm or path):
+        answer = call_cluster(invocation, "users", action="remove", name=name)
+        if answer is not None:
+            _tell(invocation, facts_of(answer), f"user {name} removed")
+            return
+        _say_no_cluster()
     file = _file(path)
-    if not file.exists() or not any(_is_meant(row, name, realm) for row in _users(file)):
-        raise CliFailure(f"{file} has no user {name}", NO)
+    _check_there(file, name, realm)
     _run(SETTER, "-d", "-f", str(file), *_of_realm(realm), name)
     if any(_is_meant(row, name, realm) for row in _users(file)):
         raise CliFailure(f"{name} is there in another realm than this machine's: say which with --realm", NO)
@@ -126,12 +233,12 @@ def _password(file: Path | None) -> str:
         except (OSError, ValueError) as error:
             raise CliFailure(f"cannot read the password in {file}: {error}", USAGE) from None
     if sys.stdin.isatty():
-        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-        return password
-    password = sys.stdin.readline().rstrip("\r\n")
-    if not password:
+        typed: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        return typed
+    line = sys.stdin.readline().rstrip("\r\n")
+    if not line:
         raise CliFailure("no password came: type one, pipe a line, or give --password-from FILE", USAGE)
-    return password
+    return line
 
 
 def _file(path: Path | None) -> Path:

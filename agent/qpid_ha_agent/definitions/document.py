@@ -1,4 +1,4 @@
-"""Definitions as a file has them: sets, policies, exchanges, queues and bindings, and settings of the cluster.
+"""Definitions as a file has them: sets, policies, exchanges, queues and bindings, settings of the cluster, and users.
 
 | key | entries | |
 | --- | --- | --- |
@@ -9,6 +9,8 @@
 | `queues` | `name`, `set`, `arguments` | left out are those that belong to a client: see `is_of_client` |
 | `bindings` | `exchange`, `queue`, `key`, `arguments` | of these queues |
 | `settings` | `key`, `value` | those of the cluster; rules of access are one, `acl.rules` |
+| `users` | `name`, `verifiers` | those of the cluster, only where asked for: by these, passwords can be guessed |
+| `tokens` | `name`, `role`, `digest` | the same of the HTTP port |
 
 What is left out has its default. JSON is YAML, too.
 """
@@ -16,7 +18,7 @@ What is left out has its default. JSON is YAML, too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +29,8 @@ from qpid_ha_config.errors import ConfigError, SettingsError, nearest, shown
 from qpid_ha_config.kinds import ChangeScope
 from qpid_ha_config.settings import find
 from qpid_ha_config.strict_yaml import StrictLoader, read_yaml
+from qpid_ha_config.tokens import read_entry
+from qpid_ha_config.users import read_user
 
 FORMAT: Final = 1
 DEFAULT_SET: Final = "default"
@@ -96,6 +100,21 @@ class SettingDefinition(NamedTuple):
     value: object
 
 
+class UserDefinition(NamedTuple):
+    """A user of the cluster, with what his password is checked by."""
+
+    name: str
+    verifiers: str
+
+
+class TokenDefinition(NamedTuple):
+    """A token of the cluster."""
+
+    name: str
+    role: str
+    digest: str
+
+
 @dataclass(frozen=True)
 class Definitions:
     """All that is defined, each in the order in which it was made, or written."""
@@ -106,6 +125,13 @@ class Definitions:
     queues: tuple[QueueDefinition, ...] = ()
     bindings: tuple[BindingDefinition, ...] = ()
     settings: tuple[SettingDefinition, ...] = ()
+    users: tuple[UserDefinition, ...] = ()
+    tokens: tuple[TokenDefinition, ...] = ()
+
+    @property
+    def without_users(self) -> Definitions:
+        """The same, but for users and tokens."""
+        return replace(self, users=(), tokens=())
 
     def as_document(self) -> dict[str, Any]:
         """As the file has it: what is as by default is left out."""
@@ -116,6 +142,8 @@ class Definitions:
             "queues": [_entry(queue) for queue in self.queues],
             "bindings": [_entry(binding) for binding in self.bindings],
             "settings": [setting._asdict() for setting in self.settings],
+            "users": [user._asdict() for user in self.users],
+            "tokens": [token._asdict() for token in self.tokens],
         }
         return {"format": FORMAT, **{name: entries for name, entries in sections.items() if entries}}
 
@@ -141,6 +169,8 @@ def definitions_of(
     sets: Sequence[Mapping[str, Any]],
     policies: Sequence[Mapping[str, Any]],
     settings: Sequence[Mapping[str, Any]] = (),
+    users: Sequence[Mapping[str, Any]] = (),
+    tokens: Sequence[Mapping[str, Any]] = (),
 ) -> Definitions:
     """What is there, by the lists of a broker."""
     kept = [row for row in queues if not is_of_client(row.get("arguments") or {})]
@@ -163,6 +193,8 @@ def definitions_of(
             if binding["queue"] in names
         ),
         settings=tuple(SettingDefinition(row["key"], row["cluster"]) for row in settings if row["cluster"] is not None),
+        users=tuple(UserDefinition(row["name"], row["verifiers"]) for row in users),
+        tokens=tuple(TokenDefinition(row["name"], row["role"], row["digest"]) for row in tokens),
     )
 
 
@@ -202,6 +234,8 @@ _SECTIONS: Final[dict[str, dict[str, type]]] = {
     "queues": {"name": str, "set": str, "arguments": dict},
     "bindings": {"exchange": str, "queue": str, "key": str, "arguments": dict},
     "settings": {"key": str, "value": object},
+    "users": {"name": str, "verifiers": str},
+    "tokens": {"name": str, "role": str, "digest": str},
 }
 """Which fields the entries of each section have, and of what type."""
 _REQUIRED: Final = {
@@ -211,6 +245,8 @@ _REQUIRED: Final = {
     "queues": ("name",),
     "bindings": ("exchange", "queue"),
     "settings": ("key", "value"),
+    "users": ("name", "verifiers"),
+    "tokens": ("name", "role", "digest"),
 }
 _TYPES: Final = {str: "a text", int: "a whole number from 1 up", dict: "names with values"}
 
@@ -245,6 +281,8 @@ class _FileReader:
                 BindingDefinition(**{"key": "", "arguments": {}, **e}) for e in sections.get("bindings", ())
             ),
             settings=tuple(SettingDefinition(**entry) for entry in sections.get("settings", ())),
+            users=tuple(UserDefinition(**entry) for entry in sections.get("users", ())),
+            tokens=tuple(TokenDefinition(**entry) for entry in sections.get("tokens", ())),
         )
 
     def _entries(self, section: str, node: yaml.Node) -> Iterator[dict[str, Any]]:
@@ -285,6 +323,8 @@ class _FileReader:
                 raise self._error(entry, section, f"{name} is missing")
         if section == "settings":
             fields["value"] = self._setting(entry, **fields)
+        if section in ("users", "tokens"):
+            self._check_login(section, entry, **fields)
         self._check_word(entry, fields, "kind", EXCHANGE_KINDS)
         self._check_word(entry, fields, "strategy", STRATEGIES)
         return fields
@@ -298,6 +338,15 @@ class _FileReader:
             return setting.show(setting.read(value))
         except SettingsError as error:
             raise self._error(entry, error.key, error.problem) from None
+
+    def _check_login(self, section: str, entry: yaml.Node, name: str, **secret: str) -> None:
+        try:
+            if section == "users":
+                read_user(name, **secret)
+            else:
+                read_entry([name, secret["role"], secret["digest"]])
+        except ValueError as error:
+            raise self._error(entry, f"{section}, {name}", str(error)) from None
 
     def _check_word(self, entry: yaml.Node, fields: Mapping[str, Any], name: str, known: Sequence[str]) -> None:
         if name in fields and fields[name] not in known:

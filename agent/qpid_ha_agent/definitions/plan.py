@@ -7,7 +7,7 @@ something is there as something else, nothing at all is done until an operator s
 | --- | --- | --- | --- |
 | no | any | made | made |
 | as defined | any | left alone | left alone |
-| otherwise | policies, settings, arguments of a queue or binding | a conflict | changed |
+| otherwise | policies, settings, users, tokens, arguments of a queue or binding | a conflict | changed |
 | otherwise | a set, an exchange, the set of a queue | a conflict | a conflict: only deleting it would help |
 
 Sets are made first, then exchanges, each after the one that it names as its alternate, then queues, then bindings; and
@@ -99,6 +99,7 @@ class _Planner:
             yield self._queue(queues.get(queue.name), queue)
         for binding in wanted.bindings:
             yield self._binding(bindings.get(binding[:3]), binding)
+        yield from self._logins(wanted)
         settings = {setting.key: setting for setting in self._there.settings}
         for setting in wanted.settings:
             yield self._setting(settings.get(setting.key), setting)
@@ -177,6 +178,23 @@ class _Planner:
             "arguments": dict(wanted.arguments),
         }
         return ImportStep("create" if there is None else "change", thing, "exchanges", params, _shown(wanted.arguments))
+
+    def _logins(self, wanted: Definitions) -> Iterator[ImportStep | ImportConflict | None]:
+        """Users and tokens; of what their secrets are checked by nothing is shown."""
+        for method, known, asked in (
+            ("users", self._there.users, wanted.users),
+            ("tokens", self._there.tokens, wanted.tokens),
+        ):
+            by_name = {login.name: login for login in known}
+            for login in asked:
+                thing, there = f"{method.removesuffix('s')} {login.name}", by_name.get(login.name)
+                if there == login:
+                    yield None
+                elif there is not None and not self._update:
+                    yield ImportConflict(thing, f"it is there with another secret or role; {_SAY_UPDATE}")
+                else:
+                    params = {"action": "set", **login._asdict()}
+                    yield ImportStep("create" if there is None else "change", thing, method, params)
 
     def _setting(
         self, there: SettingDefinition | None, wanted: SettingDefinition

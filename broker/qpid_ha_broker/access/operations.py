@@ -204,6 +204,8 @@ class Operation(NamedTuple):
     and its cluster."""
     controller: ControllerForm | None = None
     """The request of the controller that it is, of an operation on sets, brokers or replicas. None: it is no such."""
+    of_leader: bool = False
+    """It looks at what only the primary of `default` knows."""
     counts: str = ""
     """How a number is called in the answer that the method comes to; empty: it comes to a whole answer."""
 
@@ -211,6 +213,11 @@ class Operation(NamedTuple):
     def is_for_primary(self) -> bool:
         """Whether a backup refuses it: it may not write, and what it has of messages may never have been confirmed."""
         return self.answered is AnswerTime.COMMITTED or (self.control is not None and bool(self.control.nodes))
+
+    @property
+    def is_passed_on(self) -> bool:
+        """Whether a broker that cannot carry it out passes it on to the one that leads."""
+        return self.is_for_primary or self.of_leader
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -597,7 +604,7 @@ ROWS: Final[tuple[Operation, ...]] = (
         {"name": _NAME, "queue": _NAME, "key": _TEXT}, _WRITES, _COMMITTED, _unbind,
     ),
     # --- the member of `default`
-    Operation(ControlForm("backups", ALL, _V), None, {}, _READS, _AT_ONCE),
+    Operation(ControlForm("backups", ALL, _V), None, {}, _READS, _AT_ONCE, of_leader=True),
     Operation(ControlForm("history", ALL, _V), None, {"sets": _FLAG, "about": _TEXT}, _READS, _OUTCOME),
     Operation(
         ControlForm("events", ALL, _V), None, {"match": _TEXT, "count": _NUMBER, "follow": _FLAG}, _READS, _AT_ONCE

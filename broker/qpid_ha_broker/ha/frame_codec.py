@@ -36,6 +36,8 @@ MAX_NAME: Final = 64
 MAX_TEXT: Final = 2000
 """Characters of a reason or an address."""
 MAX_FACTS: Final = 1024 * 1024
+MAX_REQUEST: Final = 256 * 1024
+"""Of what is wanted with a question: the longest value of a setting, or a command that is passed on."""
 """Characters of an answer's text, which may be a broker's facts and figures."""
 MAX_HISTORY: Final = 100_000
 MAX_MEMBERS: Final = 1000
@@ -140,7 +142,7 @@ _FRAMES: Final[FrameTable[Frame]] = FrameTable("a kind that this release knows",
     FrameKind.QUESTION: _json(
         fr.Question,
         number=LSN, topic=choice(fr.Topic), asker=NAME, instance=NAME, cluster=NAME, generation=LSN, lsn=LSN,
-        address=SENTENCE, set=Later(NAME), request=Later(SENTENCE),
+        address=SENTENCE, set=Later(NAME), request=Later(text(MAX_REQUEST)),
     ),
     FrameKind.ANSWER: _json(
         fr.Answer,

@@ -55,6 +55,7 @@ from qpid_ha_broker.server.sets.cluster_connections import ClusterConnections
 from qpid_ha_broker.server.sets.cluster_control import cluster_methods
 from qpid_ha_broker.server.sets.cluster_logins import ClusterLogins, LoginMethods
 from qpid_ha_broker.server.sets.cluster_settings import ClusterSettings
+from qpid_ha_broker.server.sets.forwarded_commands import ForwardedCommands
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.outside import OutsideBrokers
 from qpid_ha_broker.server.sets.set_cluster import SetCluster, make_set_cluster
@@ -249,7 +250,11 @@ class Broker:
         self.membership = Membership(self, self.broker_store, restored)
         own = ConnectionMethods(self.connections, self.schedule_turn, lambda: self.container.management.record)
         events = EventMethods(self.container.notices.events, self.layers.current.name)
-        methods = cluster_methods(self.facts, self.end, self.membership, events, self._own_methods())
+        passing_on = ForwardedCommands(
+            self.layers.current.name, self.membership.questions, lambda: self.control, self.container.access
+        )
+        self.membership.default.links.command_asked = passing_on.asked
+        methods = cluster_methods(self.facts, self.end, self.membership, events, self._own_methods(), passing_on)
         self.control.methods = {**methods, "connections": ClusterConnections(own, self.membership).connections}
         if self.membership.is_standalone:
             self.membership.start()  # before the first client: there is nobody to ask
@@ -263,7 +268,7 @@ class Broker:
                 self.sets.proxying = self.connections.relays = proxying
                 proxying.unflushed.due = self.turns.due.join(TurnPlace.RELAYS, proxying.flush)
                 self.container.gate = proxying.gate
-            of_sets = SetMethods(self.sets, self._own_methods()["queues"])
+            of_sets = SetMethods(self.sets, self._own_methods()["queues"], passing_on)
             told = self.container.notices.events
             logins = ClusterLogins(self, self.files.engines.kept, cluster_map)
             shared = ClusterSettings(self, cluster_map, self.membership.questions, of_sets.ask, told, logins)

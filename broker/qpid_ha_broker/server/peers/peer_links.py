@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from qpid_ha_broker.amqp.connections.connection import Connection
@@ -48,6 +48,8 @@ ConnectionsAsked = Callable[[Question], tuple[bool, str]]
 """What another broker wants of the connections here: whether it is had, and the answer as JSON, or why not."""
 
 FactsAsked = Callable[[str], Mapping[str, object]]
+CommandAsked = Callable[[str], Awaitable[Mapping[str, object] | None]]
+"""Carries out what a broker of the cluster passes on; None: it wants facts."""
 """What another broker gets besides the facts of this one, by what it has asked for; an older one asks for nothing."""
 
 
@@ -120,6 +122,7 @@ class PeerLinks:
         self.connections_asked: ConnectionsAsked = _nobody_tells
         self.facts_asked: FactsAsked = _nothing_besides
         self.page_asked: PageAsked = nobody_shows
+        self.command_asked: CommandAsked = _no_command
         self._links: dict[int, Link] = {}
         self._numbers: dict[Channel, int] = {}
         self._incoming = itertools.count(1)
@@ -167,13 +170,19 @@ class PeerLinks:
             self.send(fx.Send(number, self._answer_connections(frame)))
 
     async def _answer_query(self, link: int, question: Question) -> None:
-        asked = PageRequest.read(question.request)
-        if asked is None:
-            facts = {**await self._broker.facts(), **self.facts_asked(question.request)}
-        else:
-            facts = (await self.page_asked(asked)).facts()
-        self.send(fx.Send(link, self._member.answer(question.number, True, json.dumps(facts))))
+        text = json.dumps(await self._told(question))
+        self.send(fx.Send(link, self._member.answer(question.number, True, text)))
         self.flush()
+
+    async def _told(self, question: Question) -> Mapping[str, object]:
+        """In answer to a query, by what it asks for besides: a part of the page, a command, or more facts."""
+        page = PageRequest.read(question.request)
+        if page is not None:
+            return (await self.page_asked(page)).facts()
+        cluster = self._member.status.cluster
+        is_ours = bool(cluster) and cluster == question.cluster
+        told = await self.command_asked(question.request) if is_ours else None
+        return {**await self._broker.facts(), **self.facts_asked(question.request)} if told is None else told
 
     def _answer_connections(self, question: Question) -> Answer:
         cluster = self._member.status.cluster
@@ -272,6 +281,11 @@ class PeerLinks:
 def _nothing_besides(_request: str) -> Mapping[str, object]:
     """Nobody else has anything to tell."""
     return {}
+
+
+async def _no_command(_request: str) -> Mapping[str, object] | None:
+    """Nobody carries out commands here."""
+    return None
 
 
 def _nobody_tells(_question: Question) -> tuple[bool, str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from qpid_ha_broker.access.logins import Logins
-from qpid_ha_config.tokens import TokenEntry
+
+if TYPE_CHECKING:  # who has no HTTP port does without
+    from qpid_ha_config.tokens import TokenEntry
 
 
 class KeptLogins:

@@ -22,6 +22,7 @@ from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, Contr
 from qpid_ha_broker.server.control.event_methods import EventMethods
 from qpid_ha_broker.server.controller.cluster_facts import FROM_STREAM
 from qpid_ha_broker.server.peers.peer_asker import Unanswered
+from qpid_ha_broker.server.sets.forwarded_commands import CommandPlace, ForwardedCommands, is_passed_on
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.pause_control import PauseControl
 
@@ -38,10 +39,15 @@ End = Callable[[str], None]
 
 
 def cluster_methods(
-    facts: Facts, end: End, membership: Membership, broker_events: EventMethods, others: Mapping[str, Method]
+    facts: Facts,
+    end: End,
+    membership: Membership,
+    broker_events: EventMethods,
+    others: Mapping[str, Method],
+    passing_on: ForwardedCommands,
 ) -> dict[str, Method]:
     """All methods; `others` are those of `administration`."""
-    control = ClusterControl(facts, end, membership, broker_events)
+    control = ClusterControl(facts, end, membership, broker_events, passing_on)
     return {
         **others,
         "status": control.status,
@@ -64,7 +70,15 @@ def cluster_methods(
 class ClusterControl:
     """Each public method but `on_primary` is a method of the control socket."""
 
-    def __init__(self, facts: Facts, end: End, membership: Membership, broker_events: EventMethods) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        end: End,
+        membership: Membership,
+        broker_events: EventMethods,
+        passing_on: ForwardedCommands,
+    ) -> None:
+        self._passing_on = passing_on
         self._facts = facts
         self._broker_events = broker_events
         self._end = end
@@ -93,12 +107,12 @@ class ClusterControl:
         rows = [await self._facts(), *[{**_query_row(answer), "address": address} for address, answer in answers]]
         return _sorted(rows) + unreachable
 
-    def backups(self, params: Params) -> object:
-        """Of a primary: each backup, how far it is, and its lag."""
+    def backups(self, params: Params) -> object | Awaitable[object]:
+        """Of the primary: each backup, how far it is, and its lag."""
         check_parameters("backups", params)
         self._check_in_cluster()
         if self._membership.member.status.state is not State.PRIMARY:
-            raise self._not_primary("has no backups")
+            return self._pass_on("backups", params, "has no backups")
         return self._membership.member.backups()
 
     def history(self, params: Params) -> object:
@@ -204,15 +218,29 @@ class ClusterControl:
             raise ControlError(REFUSED, STANDALONE_REFUSAL, {"reason": "refused", **self._membership.summary()})
 
     def on_primary(self, name: str, method: Method) -> Method:
-        """`method`, but what is for a primary alone is refused by a broker that is none."""
+        """`method`, but what is for a primary alone is passed on to it by a broker that is none."""
 
         def guarded(params: Params) -> object | Awaitable[object]:
             row = OPERATIONS.find(name, params)
-            if (row is None or row.is_for_primary) and not self._membership.clients.is_serving:
+            if row is None and not self._membership.clients.is_serving:
                 raise self._not_primary("changes nothing")
+            if row is not None and row.is_for_primary and not self._membership.clients.is_serving:
+                return self._pass_on(name, params, "changes nothing")
             return method(params)
 
         return guarded
+
+    def _pass_on(self, name: str, params: Params, problem: str) -> Awaitable[object]:
+        """To the primary. Raises ControlError where there is none, or who asks is a broker that passes it on itself."""
+        place = self._primary_place()
+        if place is None or is_passed_on():
+            raise self._not_primary(problem)
+        return self._passing_on.pass_on(name, params, place)
+
+    def _primary_place(self) -> CommandPlace | None:
+        summary = self._membership.summary()
+        primary, address = summary["primary"], summary["primary_address"]
+        return CommandPlace(str(primary or ""), str(address)) if address and primary != summary["name"] else None
 
     def _not_primary(self, problem: str) -> ControlError:
         """`problem`: what this broker lacks because of that."""

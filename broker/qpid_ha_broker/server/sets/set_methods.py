@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
-from qpid_ha_broker.access.operations import OPERATIONS
+from qpid_ha_broker.access.operations import OPERATIONS, Effect
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster.overview import map_facts
 from qpid_ha_broker.cluster.reports import FOLLOWING, LEADING
@@ -18,6 +18,7 @@ from qpid_ha_broker.server.control.administration import Params, check_known, ch
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_broker.server.controller.controller_client import ControllerGone
 from qpid_ha_broker.server.sets.cluster_control import read_flags
+from qpid_ha_broker.server.sets.forwarded_commands import CommandPlace, ForwardedCommands, is_passed_on
 from qpid_ha_broker.server.sets.set_cluster import SetCluster
 from qpid_ha_config.errors import nearest
 
@@ -32,9 +33,10 @@ REQUEST_LIMIT_S: Final = 25.0
 class SetMethods:
     """Each public method but `methods` is one of the control socket."""
 
-    def __init__(self, cluster: SetCluster, queues: Method) -> None:
+    def __init__(self, cluster: SetCluster, queues: Method, passing_on: ForwardedCommands) -> None:
         """`queues`: the method of that name, on all sets of the cluster, whatever this broker leads."""
         self._cluster = cluster
+        self._passing_on = passing_on
         self._queues_of_all = queues
         self._queues: Method
         self._status: Method
@@ -76,8 +78,24 @@ class SetMethods:
         return told
 
     async def queues(self, params: Params) -> object:
-        """As without other sets; where there are any, a broker that does not lead `default` has queues made, too."""
-        return await _result((self._queues_of_all if self._cluster.map.sets else self._queues)(params))
+        """As without other sets; where there are any, a broker that does not lead `default` has queues made, too, and
+        what is for the primary of a queue's set is passed on to that."""
+        row = OPERATIONS.find("queues", params)
+        is_of_set = row is not None and row.effect is Effect.WRITES and params.get("action") != "create"
+        if not self._cluster.map.sets or (is_of_set and params.get("name") not in self._cluster.map.queues):
+            return await _result(self._queues(params))
+        place = self._place(str(params["name"])) if is_of_set and not is_passed_on() else None
+        if place is not None:
+            return await self._passing_on.pass_on("queues", params, place)
+        return await _result(self._queues_of_all(params))
+
+    def _place(self, queue_name: str) -> CommandPlace | None:
+        """Who leads the set of a queue, if that is another broker and known; of a group any member does."""
+        there = self._cluster.map
+        entry = there.sets[there.queues[queue_name].set]
+        is_here = self._cluster.name in entry.replicas if entry.is_group else entry.record.primary == self._cluster.name
+        leader = there.brokers.get(next(iter(entry.staying), "") if entry.is_group else entry.record.primary)
+        return None if is_here or leader is None else CommandPlace(leader.name, leader.address)
 
     async def history(self, params: Params) -> object:
         """As without other sets; with `sets` or `about` what the controller has done about those, and why."""
