@@ -11,7 +11,6 @@ import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient, take_from
-from paired_proxy import paired_broker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import ACCEPTED, REJECTED, RELEASED
@@ -32,12 +31,6 @@ from session_clients import (
 from session_support import FIRST, SECOND
 
 WITNESS = "a backup"
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    """Where clients connect."""
-    return paired_broker(request.param)
 
 
 def filled(broker: PairedBroker, count: int, queue: str = "q") -> None:
