@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernel_use import WAYS, engines_of, use_what_is_built
-from paired_engines import PairedBroker
+from paired_engines import PairedBroker, PairedClient
 from paired_proxy import paired_broker
 from qpid_ha_broker.store import snapshot_index
 
@@ -79,6 +79,12 @@ def engine_way(request: pytest.FixtureRequest) -> Iterator[str]:
 def broker(request: pytest.FixtureRequest) -> PairedBroker:
     """Where clients connect: it serves them itself, or relays them to the one that leads."""
     return paired_broker(request.param)
+
+
+@pytest.fixture
+def client(broker: PairedBroker) -> PairedClient:
+    """Of the module's own `broker`, if it has one."""
+    return broker.connect()
 
 
 @pytest.fixture(autouse=True)

@@ -363,6 +363,20 @@ def free_far(remote: PairedRemote) -> None:
     remote.settle_down()
 
 
+def forget_far(remote: PairedRemote, *, is_broken: bool) -> None:
+    """What only tests collect of another broker, and of the connection to it if that is `is_broken`."""
+    if is_broken:
+        remote.transport.unbind()
+        remote.connect_far()
+    else:
+        free_far(remote)
+    for several in (remote.refusals, remote.warnings, remote.ended, remote.redirects, remote.again):
+        several.clear()
+    remote.links.clear()
+    remote.here.batches.clear()
+    remote.here.container.take_notices()
+
+
 REMOTE_ENDS = ["client closes", "client is lost", "refused there", "ended there", "connection breaks"]
 
 
@@ -392,17 +406,8 @@ def test_a_link_to_another_broker_leaves_nothing_behind(kind: str, end: str) -> 
             remote.settle_down()
         client.vanish()
         remote.settle_down()
-        if end == "connection breaks":
-            remote.transport.unbind()
-            remote.connect_far()
-        else:
-            free_far(remote)
         remote.here.clients.remove(client)
-        for several in (remote.refusals, remote.warnings, remote.ended, remote.redirects, remote.again):
-            several.clear()
-        remote.links.clear()
-        remote.here.batches.clear()
-        remote.here.container.take_notices()
+        forget_far(remote, is_broken=end == "connection breaks")
 
     assert growth(each, ROUNDS) == {}
 
@@ -427,17 +432,8 @@ def test_a_bridge_leaves_nothing_behind(kind: Any, end: str) -> None:
         remote.settle_down()
         bridge.finish(closed=True)
         remote.settle_down()
-        if end == "connection breaks":
-            remote.transport.unbind()
-            remote.connect_far()
-        else:
-            free_far(remote)
-        for several in (remote.refusals, remote.warnings, remote.ended, remote.redirects, remote.again):
-            several.clear()
-        remote.links.clear()
         remote.here.container.tick()
-        remote.here.batches.clear()
-        remote.here.container.take_notices()
+        forget_far(remote, is_broken=end == "connection breaks")
 
     assert growth(each, ROUNDS) == {}
 
