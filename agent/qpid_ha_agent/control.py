@@ -11,8 +11,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
+
+from qpid_ha_config.closing import Closing
 
 METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
 NOT_ALLOWED = -32001
@@ -53,7 +54,7 @@ class RequestRefused(ControlFailure):
         self.data = data
 
 
-class ControlClient:
+class ControlClient(Closing):
     """One connection, made at the first call. Each call as a whole takes `timeout_s` at most.
 
     After a failure other than `RequestRefused` the connection is dropped, and the next call makes a new one.
@@ -65,14 +66,6 @@ class ControlClient:
         self._connection: socket.socket | None = None
         self._received = b""
         self._last_identity = 0
-
-    def __enter__(self) -> ControlClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Drop the connection, if there is one."""

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import requests
@@ -23,6 +22,7 @@ from qpid_ha_agent.control import (
     refusal_of,
 )
 from qpid_ha_config.addresses import Address
+from qpid_ha_config.closing import Closing
 
 HOW_TO_GIVE_A_TOKEN = "give a token with --password-file or QPID_HA_TOKEN; `qpid-ha token create` makes one"
 Result = TypeVar("Result")
@@ -64,7 +64,7 @@ def _read_token(path: Path) -> str:
         raise AddressError(f"cannot read the token in {path}: {error}") from None
 
 
-class HttpControlClient:
+class HttpControlClient(Closing):
     """As `ControlClient`, through HTTP; each call takes `timeout_s` at most for each step that it waits for.
 
     A token goes only where TLS is spoken, or to this machine; nobody's redirection is followed.
@@ -86,14 +86,6 @@ class HttpControlClient:
         if login.token:
             self._session.headers["Authorization"] = f"Bearer {login.token}"
         self._last_identity = 0
-
-    def __enter__(self) -> HttpControlClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Drop the connection, if there is one."""

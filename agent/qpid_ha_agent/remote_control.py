@@ -10,7 +10,6 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import proton
@@ -22,6 +21,7 @@ from qpid_ha_agent.broker_address import AddressError
 from qpid_ha_agent.control import NotAllowed, RequestRefused, TimedOut, Unreachable, refusal_of
 from qpid_ha_agent.login import HOW_TO_LOG_IN, Login
 from qpid_ha_config.addresses import Address
+from qpid_ha_config.closing import Closing
 
 NODE, OPERATION, TYPE = "$management", "control", "org.qpid-ha.broker"
 ADMIN_PROPERTY = "qpid.ha-admin"
@@ -30,7 +30,7 @@ OK, UNAUTHORIZED = 200, 401
 NOT_HERE = -32000
 
 
-class RemoteControlClient:
+class RemoteControlClient(Closing):
     """As `ControlClient`, through one AMQP connection, made at the first call; each step takes `timeout_s` at most."""
 
     def __init__(self, broker: Address, login: Login | None = None, timeout_s: float = 10.0) -> None:
@@ -41,14 +41,6 @@ class RemoteControlClient:
         self._requests: Any = None
         self._replies: Any = None
         self._last_identity = 0
-
-    def __enter__(self) -> RemoteControlClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Drop the connection, if there is one."""

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Protocol
 
 import psutil
 import yaml
 
 from qpid_ha_agent.control import ControlClient, ControlFailure, TimedOut
+from qpid_ha_demo.running import LAST_WORDS, RunsWhileUsed, reserve_port
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
@@ -29,8 +28,6 @@ _ASK_TIMEOUT_S = 30.0
 _GLANCE_S = 1.0
 _GLANCES = 20
 """A broker that lives gets so many times as long to tell its state, one that was stopped does not."""
-_LAST_WORDS = 1500
-"""Characters of a log."""
 
 Facts = dict[str, Any]
 
@@ -103,7 +100,7 @@ class LocalBroker:
             for child in psutil.Process(self._process.pid).children():
                 if child.status() != psutil.STATUS_ZOMBIE:
                     return child.pid
-        raise ClusterFailed(f"{self.name} has no broker process: {self.log()[-_LAST_WORDS:]}")
+        raise ClusterFailed(f"{self.name} has no broker process: {self.log()[-LAST_WORDS:]}")
 
     def kill(self) -> float:
         """SIGKILL to the broker, not to its agent; when that was."""
@@ -180,7 +177,7 @@ class LocalBroker:
         return True
 
 
-class LocalCluster:
+class LocalCluster(RunsWhileUsed):
     """`with LocalCluster(directory) as cluster:` has `count` brokers on free ports of 127.0.0.1 and ends them all."""
 
     poll_interval_s = 0.002
@@ -207,7 +204,7 @@ class LocalCluster:
         self._stack = ExitStack()
         self._directory, self._has_agents = directory, agents
         self._sockets_in, self._stores_in = sockets or directory, stores
-        self.urls = [f"amqp://127.0.0.1:{self._reserve_port()}" for _ in range(count)]
+        self.urls = [f"amqp://127.0.0.1:{reserve_port(self._stack)}" for _ in range(count)]
         record: dict[str, object] = {}
         if agents:
             (directory / "coordinator").mkdir()
@@ -234,35 +231,16 @@ class LocalCluster:
 
     def add_broker(self) -> LocalBroker:
         """Start one more, which knows all others; they hear of it when it comes."""
-        self.urls.append(f"amqp://127.0.0.1:{self._reserve_port()}")
+        self.urls.append(f"amqp://127.0.0.1:{reserve_port(self._stack)}")
         broker = self._make_broker(self.urls[-1], {})
         broker.start()
         self.brokers.append(broker)
         return broker
 
-    def _reserve_port(self) -> int:
-        """A free port that stays ours while its broker is down: bound here, and never listened on."""
-        reservation = self._stack.enter_context(socket.socket())
-        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reservation.bind(("127.0.0.1", 0))
-        return int(reservation.getsockname()[1])
-
-    def __enter__(self) -> Self:
-        try:
-            for broker in self.brokers:
-                broker.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception):
-            for broker in self.brokers:
-                error.add_note(f"--- {broker.name}, last words:\n{broker.log()[-_LAST_WORDS:]}")
-        self.stop()
+    def start(self) -> None:
+        """Start every broker."""
+        for broker in self.brokers:
+            broker.start()
 
     def stop(self) -> None:
         """End every process. Backups first, so that nobody is promoted on the way."""
@@ -274,6 +252,10 @@ class LocalCluster:
             for broker in group:
                 broker.wait()
         self._stack.close()
+
+    def logs(self) -> Iterable[tuple[str, str]]:
+        """Of each broker."""
+        return [(broker.name, broker.log()) for broker in self.brokers]
 
     # --- who is what
 

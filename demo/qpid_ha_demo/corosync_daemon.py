@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from qpid_ha_broker.server.peers.libcpg import CpgHandle, CpgLibrary, GroupTransportError
 from qpid_ha_demo.cluster import ClusterFailed
+from qpid_ha_demo.running import RunsWhileUsed
 
 START_LIMIT_S: Final = 20.0
 STEP_S: Final = 0.02
@@ -53,7 +53,7 @@ def what_is_missing() -> str:
     return ""
 
 
-class CorosyncDaemon:
+class CorosyncDaemon(RunsWhileUsed):
     """`with CorosyncDaemon(directory):` runs one; a machine has one at a time, and this one takes no other's place."""
 
     def __init__(self, directory: Path) -> None:
@@ -61,15 +61,6 @@ class CorosyncDaemon:
         self._configuration = directory / "corosync.conf"
         self._configuration.write_text(_CONFIGURATION.format(directory=directory))
         self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
 
     def start(self) -> None:
         """Returns once it lets processes in. Raises ClusterFailed."""
@@ -97,6 +88,10 @@ class CorosyncDaemon:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def stop(self) -> None:
+        """It has nothing to end with."""
+        self.kill()
 
 
 def _answers() -> bool:

@@ -17,8 +17,9 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
+
+from qpid_ha_demo.running import RunsWhileUsed
 
 _JAR_NAMES = ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver")
 JARS = tuple(Path("/usr/share/java", f"{name}.jar") for name in _JAR_NAMES)
@@ -201,7 +202,7 @@ class ZookeeperServer:
         shutil.rmtree(self.data, ignore_errors=True)
 
 
-class ZookeeperEnsemble:
+class ZookeeperEnsemble(RunsWhileUsed):
     """Several servers, and what a test does to all of them.
 
     `hosts` are their addresses, of `machine` if that is given; `tls` (CA, certificate, key: PEM) opens a second port of
@@ -307,17 +308,8 @@ class ZookeeperEnsemble:
         """What all of them said."""
         return "\n".join(f"server {server.number}:\n{server.log()}" for server in self.servers)
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """As kill -9: they have nothing to end with."""
         self.kill()
 
     def _lines(self, server: ZookeeperServer) -> list[str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import proton
 from cproton_ffi import ffi, lib
+
+from qpid_ha_config.closing import Closing
 
 BUFFER_BYTES = 256 * 1024
 MESSAGE_BYTES_MAX = 64 * 1024
@@ -28,7 +29,7 @@ class BenchError(Exception):
     """The broker did something that makes the figure worthless: it refused, lost or hung."""
 
 
-class LoadConnection:
+class LoadConnection(Closing):
     """One open AMQP connection with one session, over a blocking socket."""
 
     def __init__(self, port: int, buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -106,14 +107,6 @@ class LoadConnection:
         self._transport.unbind()
         lib.pn_connection_collect(self._connection._impl, ffi.NULL)
         lib.pn_collector_free(self.collector)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Publisher:

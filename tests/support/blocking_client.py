@@ -9,7 +9,6 @@ import itertools
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from proton import Delivery, Link, Message, ProtonException
@@ -18,6 +17,7 @@ from proton.reactor import Copy, LinkOption
 from proton.utils import BlockingConnection, SyncRequestResponse
 
 from limits import LIMIT_S
+from qpid_ha_config.closing import Closing
 
 PLENTY = 10_000
 
@@ -41,7 +41,7 @@ class SettleSecond(LinkOption):
         link.rcv_settle_mode = Link.RCV_SECOND
 
 
-class BlockingClient:
+class BlockingClient(Closing):
     """One connection, one session. Whatever waits gives up after LIMIT_S with proton.Timeout."""
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -144,14 +144,6 @@ class BlockingClient:
         self.connection.timeout = CLOSE_LIMIT_S
         with suppress(ProtonException):
             self.connection.close()
-
-    def __enter__(self) -> BlockingClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class LocalTransaction(TransactionHandler):

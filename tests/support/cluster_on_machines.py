@@ -93,15 +93,10 @@ class ClusterOnMachines(RunningCluster):
             own["data-dir"] = str(self._data / name)
         return BrokerOnMachine(directory, {**own, **open_to_all, **self._others, "ha": ha}, machine, address)
 
-    def __enter__(self) -> ClusterOnMachines:
-        try:
-            self.ensemble.start()
-            super().__enter__()
-        except BaseException:
-            self.ensemble.kill()
-            self._machines.close()
-            raise
-        return self
+    def start(self) -> None:
+        """The servers, then the brokers."""
+        self.ensemble.start()
+        super().start()
 
     def stop(self) -> None:
         """End it all."""

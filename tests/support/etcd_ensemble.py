@@ -7,24 +7,21 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from limits import LIMIT_S
+from qpid_ha_demo.running import HOST, LAST_WORDS, RunsWhileUsed, reserve_port
 from stopped_processes import stop_processes
 
 INSTALL = "apt-get install etcd-server etcd-client (`./dev setup` does it)"
 ROOT_PASSWORD = "root's"
-_HOST = "127.0.0.1"
-_LAST_WORDS = 1500
 _CALLS = re.compile(r"^grpc_server_started_total\{.*\} (\S+)$", re.MULTILINE)
 _FAST_DIRECTORY = Path("/dev/shm")
 """A write of etcd waits for the disk; what is measured here is not the disk."""
@@ -55,7 +52,7 @@ class EtcdMember:
 
     def __init__(self, stack: ExitStack, directory: Path, name: str) -> None:
         self.name = name
-        self.port, self.peer_port = _reserved_port(stack), _reserved_port(stack)
+        self.port, self.peer_port = reserve_port(stack), reserve_port(stack)
         self.data = directory / name
         self._log_path = directory / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,12 +60,12 @@ class EtcdMember:
     @property
     def address(self) -> str:
         """HOST:PORT for clients."""
-        return f"{_HOST}:{self.port}"
+        return f"{HOST}:{self.port}"
 
     @property
     def peer_url(self) -> str:
         """For the other members."""
-        return f"http://{_HOST}:{self.peer_port}"
+        return f"http://{HOST}:{self.peer_port}"
 
     @property
     def pid(self) -> int:
@@ -98,13 +95,12 @@ class EtcdMember:
             self._process.wait()
             self._process = None
 
-    def last_words(self) -> str:
-        """The end of its log."""
-        text = self._log_path.read_text(encoding="utf-8", errors="replace") if self._log_path.exists() else ""
-        return text[-_LAST_WORDS:]
+    def log(self) -> str:
+        """What it has said so far."""
+        return self._log_path.read_text(encoding="utf-8", errors="replace") if self._log_path.exists() else ""
 
 
-class EtcdEnsemble:
+class EtcdEnsemble(RunsWhileUsed):
     """`with EtcdEnsemble() as etcd:` runs `size` servers and ends them all. A server is named by its index."""
 
     def __init__(self, size: int = 3, *, tls: ServerTls | None = None, options: Sequence[str] = ()) -> None:
@@ -117,25 +113,9 @@ class EtcdEnsemble:
         """What `etcdctl` needs once there are users."""
         self.members = [EtcdMember(self._stack, self._directory, f"etcd{number}") for number in range(1, size + 1)]
 
-    def __enter__(self) -> EtcdEnsemble:
-        try:
-            require_etcd()
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception):
-            for member in self.members:
-                error.add_note(f"--- {member.name}, last words:\n{member.last_words()}")
-        self.stop()
-
     def start(self, timeout_s: float = LIMIT_S) -> None:
         """Start whoever is down, and wait until all answer. Raises EtcdFailed."""
+        require_etcd()
         for member in self.members:
             self._start(member)
         self.wait_healthy(timeout_s)
@@ -145,6 +125,10 @@ class EtcdEnsemble:
         for member in self.members:
             member.kill()
         self._stack.close()
+
+    def logs(self) -> Iterable[tuple[str, str]]:
+        """Of each server."""
+        return [(member.name, member.log()) for member in self.members]
 
     # --- how it is reached
 
@@ -182,7 +166,7 @@ class EtcdEnsemble:
                 self.etcdctl("endpoint", "health")
             except EtcdFailed as error:
                 if time.monotonic() > deadline:
-                    words = "\n".join(member.last_words() for member in self.members)
+                    words = "\n".join(member.log()[-LAST_WORDS:] for member in self.members)
                     raise EtcdFailed(f"not healthy within {timeout_s:g} s: {error}\n{words}") from None
                 time.sleep(0.05)
             else:
@@ -271,11 +255,3 @@ class EtcdEnsemble:
 
     def _client_url(self, member: EtcdMember) -> str:
         return f"{'https' if self._tls else 'http'}://{member.address}"
-
-
-def _reserved_port(stack: ExitStack) -> int:
-    """A free port that stays ours while its server is down: bound here, and never listened on."""
-    reservation = stack.enter_context(socket.socket())
-    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reservation.bind((_HOST, 0))
-    return int(reservation.getsockname()[1])

@@ -272,3 +272,10 @@ def take_messages(link: Any) -> list[tuple[Any, Any]]:
         link.advance()
         arrived.append((delivery, message))
     return arrived
+
+
+def client_of(broker: PairedBroker, container: str = "shop", user: str = "") -> PairedClient:
+    """A client of that name whose open has been answered. `user`: as whom it has logged in; empty: nobody."""
+    client = PairedClient(broker, container=container, user=user)
+    broker.settle_down()
+    return client

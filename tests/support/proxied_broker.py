@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Self
@@ -10,6 +9,7 @@ from typing import Self
 from limits import LIMIT_S
 from polling import wait_until
 from qpid_ha_agent.control import ControlClient, ControlFailure
+from qpid_ha_demo.running import reserve_port
 from running_broker import RunningBroker
 
 READY = {"primary", "ready"}
@@ -24,19 +24,12 @@ class ProxiedBroker(RunningBroker):
     def __init__(self, settings: Mapping[str, object] | None = None) -> None:
         given = dict(settings or {})
         self._ports = ExitStack()
-        urls = [f"amqp://127.0.0.1:{self._reserve_port()}" for _ in range(2)]
+        urls = [f"amqp://127.0.0.1:{reserve_port(self._ports)}" for _ in range(2)]
         clients = str(given.pop("listen", "amqp://127.0.0.1:0"))
         given |= {"ha.cluster": True, "ha.brokers-url": ",".join(urls), "ha.clients": "proxy"}
         self.primary = RunningBroker({"name": "primary", **given, "listen": f"{clients},{urls[0]}"})
         super().__init__({"name": "proxy", **given, "listen": f"{clients},{urls[1]}"})
         self._own_socket, self.control_socket = self.control_socket, self.primary.control_socket
-
-    def _reserve_port(self) -> int:
-        """A free port that stays ours until the end: bound here, and never listened on."""
-        reservation = self._ports.enter_context(socket.socket())
-        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reservation.bind(("127.0.0.1", 0))
-        return int(reservation.getsockname()[1])
 
     def start(self) -> Self:
         """Start both, have the first one lead, and wait until the other one follows it."""

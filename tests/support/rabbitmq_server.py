@@ -6,56 +6,44 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Final
+
+from cluster_in_process import free_ports
+from qpid_ha_demo.running import HOST, LAST_WORDS, RunsWhileUsed
 
 INSTALL: Final = "apt-get install rabbitmq-server (`./dev setup` does it)"
 START_TIMEOUT_S: Final = 90.0
 USER, PASSWORD = "guest", "guest"
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-_HOST: Final = "127.0.0.1"
-_LAST_WORDS: Final = 2000
 
 
 class RabbitFailed(Exception):
     """It did not start; the text has what it said."""
 
 
-class RabbitServer:
+class RabbitServer(RunsWhileUsed):
     """`with RabbitServer() as rabbit:` runs one, and ends it and its epmd by their ids."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rabbitmq-")))
-        self.port, self._peer_port, self._epmd_port = (_free_port() for _ in range(3))
+        self.port, self._peer_port, self._epmd_port = free_ports(3)
         self._output = self._directory / "output"
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def url(self) -> str:
         """Without a user."""
-        return f"amqp://{_HOST}:{self.port}"
+        return f"amqp://{HOST}:{self.port}"
 
-    def __enter__(self) -> RabbitServer:
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start both, and wait until it serves. Raises RabbitFailed."""
         epmd = _epmd()
         if not _SERVER.exists() or epmd is None:
             raise RabbitFailed(f"RabbitMQ is not installed: {INSTALL}")
@@ -63,15 +51,15 @@ class RabbitServer:
         for name in ("home", "mnesia", "log"):
             (self._directory / name).mkdir()
         (self._directory / "plugins").write_text("[rabbitmq_amqp1_0].\n", encoding="ascii")
-        lines = [f"listeners.tcp.1 = {_HOST}:{self.port}", f"distribution.listener.interface = {_HOST}"]
+        lines = [f"listeners.tcp.1 = {HOST}:{self.port}", f"distribution.listener.interface = {HOST}"]
         (self._directory / "rabbitmq.conf").write_text("\n".join(lines) + "\n", encoding="ascii")
         # Whoever starts an Erlang node first starts epmd, which would stay for ever: this one goes with us.
-        self._run([str(epmd), "-address", _HOST, "-port", str(self._epmd_port)], environment)
+        self._run([str(epmd), "-address", HOST, "-port", str(self._epmd_port)], environment)
         server = self._run([str(_SERVER.resolve())], environment)
         deadline = time.monotonic() + START_TIMEOUT_S
         while "Starting broker... completed" not in self.output():
             if server.poll() is not None or time.monotonic() > deadline:
-                raise RabbitFailed(f"it did not start: {self.output()[-_LAST_WORDS:]}")
+                raise RabbitFailed(f"it did not start: {self.output()[-LAST_WORDS:]}")
             time.sleep(0.05)
 
     def _environment(self) -> dict[str, str]:
@@ -89,7 +77,7 @@ class RabbitServer:
             "RABBITMQ_PID_FILE": str(directory / "pid"),
             "RABBITMQ_DIST_PORT": str(self._peer_port),
             "ERL_EPMD_PORT": str(self._epmd_port),
-            "ERL_EPMD_ADDRESS": _HOST,
+            "ERL_EPMD_ADDRESS": HOST,
         }
 
     def _run(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -105,7 +93,7 @@ class RabbitServer:
         command = [str(_SERVER.with_name("rabbitmqctl")), *words]
         ran = subprocess.run(command, capture_output=True, text=True, env=self._environment(), timeout=60, check=False)
         if ran.returncode:
-            raise RabbitFailed(f"rabbitmqctl {' '.join(words)}: {ran.stdout[-_LAST_WORDS:]}{ran.stderr[-_LAST_WORDS:]}")
+            raise RabbitFailed(f"rabbitmqctl {' '.join(words)}: {ran.stdout[-LAST_WORDS:]}{ran.stderr[-LAST_WORDS:]}")
         return ran.stdout
 
     def output(self) -> str:
@@ -121,13 +109,11 @@ class RabbitServer:
         self._processes.clear()
         self._stack.close()
 
+    def logs(self) -> Iterable[tuple[str, str]]:
+        """Of both."""
+        return [("rabbitmq", self.output())]
+
 
 def _epmd() -> Path | None:
     found = shutil.which("epmd") or next(iter(map(str, Path("/usr/lib/erlang").glob("erts-*/bin/epmd"))), None)
     return None if found is None else Path(found)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])

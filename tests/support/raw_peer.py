@@ -10,12 +10,12 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import proton
 
 from limits import LIMIT_S
+from qpid_ha_config.closing import Closing
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -117,7 +117,7 @@ def _decoded(channel: int, rest: bytes) -> Frame:
     return Frame(channel, int(performative.descriptor), performative.value, rest[length:])
 
 
-class RawPeer:
+class RawPeer(Closing):
     """A socket to the broker. Every wait ends after `timeout_s` with TimeoutError."""
 
     def __init__(self, port: int, *, timeout_s: float = LIMIT_S, receive_buffer: int | None = None) -> None:
@@ -202,11 +202,3 @@ class RawPeer:
             self._unread += data
         taken, self._unread = self._unread[:size], self._unread[size:]
         return taken
-
-    def __enter__(self) -> RawPeer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

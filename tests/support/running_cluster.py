@@ -50,14 +50,10 @@ class RunningCluster(LocalCluster):
             stores=stores,
         )
 
-    def __enter__(self) -> RunningCluster:
-        super().__enter__()
-        try:
-            self.wait_started()
-        except BaseException:
-            self.stop()
-            raise
-        return self
+    def start(self) -> None:
+        """Start every broker, and wait until each has loaded its store."""
+        super().start()
+        self.wait_started()
 
     def stop(self) -> None:
         """Wake who sleeps, end every process, and leave nothing."""

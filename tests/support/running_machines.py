@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 import yaml
@@ -21,6 +19,7 @@ from qpid_ha_agent.broker_process import find_pid
 from qpid_ha_agent.control import ControlClient, ControlFailure
 from qpid_ha_config.workers import worker_name
 from qpid_ha_demo.cluster import Facts
+from qpid_ha_demo.running import RunsWhileUsed, reserve_port
 
 LOWEST_PORT, HIGHEST_PORT, STEP = 20_000, 30_000, 16
 SETTLED = ("primary", "ready", "observer")
@@ -108,7 +107,7 @@ class Machine:
             return self.process.wait()
 
 
-class RunningMachines:
+class RunningMachines(RunsWhileUsed):
     """`with RunningMachines(tmp_path, 2, 2) as cluster:` has two machines with two brokers each, and ends them."""
 
     def __init__(
@@ -172,28 +171,15 @@ class RunningMachines:
         for first in range(LOWEST_PORT, HIGHEST_PORT, STEP):
             with ExitStack() as tried, suppress(OSError):
                 for port in range(first, first + count):
-                    reservation = tried.enter_context(socket.socket())
-                    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    reservation.bind(("127.0.0.1", port))
+                    reserve_port(tried, port)
                 self._stack.push(tried.pop_all())
                 yield first
 
-    def __enter__(self) -> RunningMachines:
-        try:
-            for machine in self.machines:
-                machine.start()
-            self.wait_settled()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception):
-            error.add_note("\n".join(f"--- {machine.name}:\n{machine.log()[-3000:]}" for machine in self.machines))
-        self.stop()
+    def start(self) -> None:
+        """Have every agent run, and wait until one leads."""
+        for machine in self.machines:
+            machine.start()
+        self.wait_settled()
 
     def stop(self) -> None:
         """End all."""
@@ -203,6 +189,10 @@ class RunningMachines:
                 if pid := worker.pid:  # its agent was killed
                     psutil.Process(pid).kill()
         self._stack.close()
+
+    def logs(self) -> Iterable[tuple[str, str]]:
+        """Of each machine."""
+        return [(machine.name, machine.log()) for machine in self.machines]
 
     def states(self) -> dict[str, str]:
         """By worker."""

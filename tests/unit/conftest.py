@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from kernel_use import WAYS, engines_of, use_what_is_built
+from paired_engines import PairedBroker, PairedClient
+from paired_proxy import paired_broker
 from qpid_ha_broker.store import snapshot_index
 
 use_what_is_built()
@@ -71,6 +73,18 @@ def engine_way(request: pytest.FixtureRequest) -> Iterator[str]:
     way: str = request.param
     with engines_of(way):
         yield way
+
+
+@pytest.fixture(params=["direct", "proxied"])
+def broker(request: pytest.FixtureRequest) -> PairedBroker:
+    """Where clients connect: it serves them itself, or relays them to the one that leads."""
+    return paired_broker(request.param)
+
+
+@pytest.fixture
+def client(broker: PairedBroker) -> PairedClient:
+    """Of the module's own `broker`, if it has one."""
+    return broker.connect()
 
 
 @pytest.fixture(autouse=True)

@@ -29,11 +29,6 @@ def broker() -> PairedBroker:
     return broker
 
 
-@pytest.fixture
-def client(broker: PairedBroker) -> PairedClient:
-    return broker.connect()
-
-
 def value(data: Any) -> Any:
     data.rewind()
     return data.get_object() if data.next() is not None else None

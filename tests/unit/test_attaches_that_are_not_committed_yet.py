@@ -11,7 +11,6 @@ import pytest
 
 from paired_engines import PairedBroker, PairedClient
 from paired_links import condition, subscribe
-from paired_proxy import paired_broker
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.model.logs.log import Log
 
@@ -26,12 +25,6 @@ WAYS = {
     "a subscription to a topic that nobody has made": lambda client: subscribe(client, "a.b", capabilities=("topic",)),
     "a temporary topic": lambda client: subscribe(client, None, dynamic=True, capabilities=("temporary-topic",)),
 }
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    """Where clients connect."""
-    return paired_broker(request.param)
 
 
 def dynamic_sender(client: PairedClient) -> Any:

@@ -11,7 +11,6 @@ import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient, take_from
-from paired_proxy import paired_broker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import ACCEPTED, REJECTED, RELEASED
@@ -32,12 +31,6 @@ from session_clients import (
 from session_support import FIRST, SECOND
 
 WITNESS = "a backup"
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    """Where clients connect."""
-    return paired_broker(request.param)
 
 
 def filled(broker: PairedBroker, count: int, queue: str = "q") -> None:
@@ -495,6 +488,17 @@ def commit(broker: PairedBroker) -> None:
     broker.settle_down()
 
 
+def handed_to_a_session(witnessed: PairedBroker) -> tuple[PairedClient, Any]:
+    """A client with a session, and its link from `q`, for whose one message all is committed but that it has it."""
+    witnessed.container.administration.create_queue("q", {})
+    commit(witnessed)
+    filled(witnessed, 1)
+    commit(witnessed)
+    client = open_session(witnessed)
+    commit(witnessed)
+    return client, consume(client, "q", 1)
+
+
 def test_an_open_is_answered_when_the_session_is_committed(witnessed: PairedBroker) -> None:
     client = open_session(witnessed)
     assert client.connection.remote_properties is None
@@ -547,13 +551,7 @@ def test_a_message_goes_out_when_it_is_committed_whose_it_is_and_others_do_not_w
 @pytest.mark.parametrize("broker", ["direct"], indirect=True)
 def test_what_the_last_steps_of_a_turn_commit_goes_out_with_them(witnessed: PairedBroker) -> None:
     """As where a primary has no backup: nobody's answer would bring another turn."""
-    witnessed.container.administration.create_queue("q", {})
-    commit(witnessed)
-    filled(witnessed, 1)
-    commit(witnessed)
-    client = open_session(witnessed)
-    commit(witnessed)
-    link = consume(client, "q", 1)
+    client, link = handed_to_a_session(witnessed)
     log = witnessed.container.default.resources.replicated.log
     log.acknowledge(WITNESS, log.last_lsn)
     witnessed.container.tell_what_is_committed()
@@ -565,13 +563,7 @@ def test_what_the_last_steps_of_a_turn_commit_goes_out_with_them(witnessed: Pair
 def test_what_waits_to_be_committed_does_not_go_out_of_a_queue_that_was_deleted_meanwhile(
     witnessed: PairedBroker,
 ) -> None:
-    witnessed.container.administration.create_queue("q", {})
-    commit(witnessed)
-    filled(witnessed, 1)
-    commit(witnessed)
-    client = open_session(witnessed)
-    commit(witnessed)
-    link = consume(client, "q", 1)
+    client, link = handed_to_a_session(witnessed)
     log = witnessed.container.default.resources.replicated.log
     handed_out_lsn = log.last_lsn
     witnessed.container.administration.delete_queue("q")

@@ -23,11 +23,6 @@ def broker() -> PairedBroker:
     return PairedBroker()
 
 
-@pytest.fixture
-def client(broker: PairedBroker) -> PairedClient:
-    return broker.connect()
-
-
 def witness(broker: PairedBroker, name: str = STORE) -> None:
     broker.container.default.resources.replicated.log.add_witness(name)
 

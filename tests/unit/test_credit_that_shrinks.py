@@ -64,6 +64,15 @@ def taken_back(proxied: PairedProxy, link: Any, come: int) -> None:
     proxied.let_through(come)
 
 
+def two_held(proxied: PairedProxy) -> tuple[PairedClient, Any]:
+    """A client that has credit for the first four of eight; of the others its proxy has two, and gets two."""
+    client = proxied.client()
+    link = client.receiver("q", 8)
+    with proxied.held_up():
+        taken_back(proxied, link, 6)
+    return client, link
+
+
 def direct(proxied: PairedProxy, credit: int) -> list[str]:
     """What a consumer at the primary itself gets."""
     client = PairedClient(proxied.primary, container="direct")
@@ -173,10 +182,7 @@ def frames_under_way(proxied: PairedProxy) -> list[int]:
 def test_what_is_held_for_long_goes_back_as_it_was_and_comes_in_order_all_the_same(
     proxied: PairedProxy, clock: Clock
 ) -> None:
-    client = proxied.client()
-    link = client.receiver("q", 8)
-    with proxied.held_up():
-        taken_back(proxied, link, 6)
+    client, link = two_held(proxied)
     assert client.bodies(link) == list("1234")
     assert holders(proxied) == [True] * 8
     under_way = proxied.proxy.container.relayed.bytes
@@ -207,10 +213,7 @@ def test_nothing_goes_back_while_more_of_it_is_on_its_way(proxied: PairedProxy, 
 
 
 def test_the_time_begins_anew_when_the_client_takes_something(proxied: PairedProxy, clock: Clock) -> None:
-    client = proxied.client()
-    link = client.receiver("q", 8)
-    with proxied.held_up():
-        taken_back(proxied, link, 6)
+    client, link = two_held(proxied)
     for _ in range(3):
         clock.now_s += 0.9 * HELD_S
         link.flow(1)
@@ -243,10 +246,7 @@ def test_a_drain_is_answered_with_what_is_held_as_far_as_credit_goes_and_the_res
 
 
 def test_what_is_held_goes_back_with_the_clients_link(proxied: PairedProxy) -> None:
-    client = proxied.client()
-    link = client.receiver("q", 8)
-    with proxied.held_up():
-        taken_back(proxied, link, 6)
+    _, link = two_held(proxied)
     link.close()
     proxied.settle_down()
     assert holders(proxied) == [False] * 8
@@ -256,10 +256,7 @@ def test_what_is_held_goes_back_with_the_clients_link(proxied: PairedProxy) -> N
 
 
 def test_what_is_held_comes_again_in_order_when_the_primary_is_lost_meanwhile(proxied: PairedProxy) -> None:
-    client = proxied.client()
-    link = client.receiver("q", 8)
-    with proxied.held_up():
-        taken_back(proxied, link, 6)
+    client, link = two_held(proxied)
     proxied.cut()
     link.flow(2)
     proxied.settle_down()

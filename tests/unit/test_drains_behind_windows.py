@@ -9,13 +9,6 @@ import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_proxy import paired_broker
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    """Where clients connect."""
-    return paired_broker(request.param)
 
 
 class SlowReader:

@@ -9,23 +9,12 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import START_MS, PairedBroker, PairedClient
+from paired_engines import START_MS, PairedBroker, PairedClient, client_of
 from paired_links import condition, subscribe
-from paired_proxy import PairedProxy, paired_broker
+from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.connections.nodes import NodeSettings
 from qpid_ha_broker.amqp.nodes.terminus import LONGEST_TIMEOUT_S
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    return paired_broker(request.param)
-
-
-def client_of(broker: PairedBroker, container: str = "shop", user: str = "") -> PairedClient:
-    client = PairedClient(broker, container=container, user=user)
-    broker.settle_down()
-    return client
 
 
 def queues(broker: PairedBroker) -> list[str]:

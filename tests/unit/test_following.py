@@ -12,6 +12,7 @@ from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.model.errors import InUse, NotEnoughReplicas, NotPrimary
 from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.following import owner_name
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.sets.state import ReplayError
@@ -40,14 +41,20 @@ def test_who_follows_the_log_holds_the_same_and_stands_where_it_ends() -> None:
     assert backup.replicated.log.last_lsn == backup.replicated.log.last_lsn == core.log.last_lsn
 
 
-def test_the_parts_of_a_unit_wait_for_its_end() -> None:
-    core = Core()
+def all_but_the_end_of_a_unit(core: Core) -> tuple[Queue, Resources]:
+    """Two messages were committed together, and a backup has all but the last record of that."""
     queue = core.queue("q")
     core.resources.commit(transaction_of((queue, "a"), (queue, "b")), NOW_MS)
     core.read()
     backup = Resources(TextReader())
     for record in core.records[:-1]:
         backup.replicated.follow(record)
+    return queue, backup
+
+
+def test_the_parts_of_a_unit_wait_for_its_end() -> None:
+    core = Core()
+    queue, backup = all_but_the_end_of_a_unit(core)
     assert (backup.catalog.queues["q"].messages.count, backup.replicated.log.last_lsn) == (0, queue.id)
     backup.replicated.follow(core.records[-1])
     assert (backup.catalog.queues["q"].messages.count, backup.replicated.log.last_lsn) == (2, core.log.last_lsn)
@@ -78,12 +85,7 @@ def test_a_record_that_does_not_fit_makes_the_log_no_longer() -> None:
 
 def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts() -> None:
     core = Core()
-    queue = core.queue("q")
-    core.resources.commit(transaction_of((queue, "a"), (queue, "b")), NOW_MS)
-    core.read()
-    backup = Resources(TextReader())
-    for record in core.records[:-1]:
-        backup.replicated.follow(record)
+    queue, backup = all_but_the_end_of_a_unit(core)
     backup.replicated.drop_open_unit()
     event = ev.Enqueued(queue.ids, message("c").payload, False, 4, 0, "")
     backup.replicated.follow(LogRecord(queue.id + 1, event, False))

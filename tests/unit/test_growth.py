@@ -65,6 +65,11 @@ class World:
             paired.container.take_notices()
 
 
+@pytest.fixture(params=["direct", "proxied"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(request.param)
+
+
 def closes(world: World, client: PairedClient) -> None:
     client.connection.close()
     world.settle_down()
@@ -174,13 +179,10 @@ def attach_every_kind(client: PairedClient) -> None:
     client.send_all(publisher, publish(client, publisher, coordinator.declare(), "in a transaction") and "d")
 
 
-@pytest.mark.parametrize("way", ["direct", "proxied"])
 @pytest.mark.parametrize("ends", ENDS)
 def test_a_connection_with_links_of_every_kind_leaves_nothing_behind(
-    ends: Callable[[World, PairedClient], None], way: str
+    ends: Callable[[World, PairedClient], None], world: World
 ) -> None:
-    world = World(way)
-
     def each() -> None:
         world.primary.container.default.configuration.declare_queue("q", {})
         client = world.broker.connect()
@@ -193,12 +195,10 @@ def test_a_connection_with_links_of_every_kind_leaves_nothing_behind(
     assert growth(each, ROUNDS) == {}
 
 
-@pytest.mark.parametrize("way", ["direct", "proxied"])
 @pytest.mark.parametrize("ends", LINK_ENDS)
 def test_links_of_every_kind_leave_nothing_behind_on_a_connection_that_goes_on(
-    ends: Callable[[World, PairedClient], None], way: str
+    ends: Callable[[World, PairedClient], None], world: World
 ) -> None:
-    world = World(way)
     client = world.broker.connect()
 
     def each() -> None:
@@ -219,11 +219,8 @@ def test_links_of_every_kind_leave_nothing_behind_on_a_connection_that_goes_on(
     assert growth(each, ROUNDS) == {}
 
 
-@pytest.mark.parametrize("way", ["direct", "proxied"])
 @pytest.mark.parametrize("ends", ENDS)
-def test_a_session_leaves_nothing_behind(ends: Callable[[World, PairedClient], None], way: str) -> None:
-    world = World(way)
-
+def test_a_session_leaves_nothing_behind(ends: Callable[[World, PairedClient], None], world: World) -> None:
     def each() -> None:
         client = open_session(world.broker, FIRST)
         client.receiver("q", 1)
@@ -235,10 +232,7 @@ def test_a_session_leaves_nothing_behind(ends: Callable[[World, PairedClient], N
     assert growth(each, ROUNDS) == {}
 
 
-@pytest.mark.parametrize("way", ["direct", "proxied"])
-def test_a_session_that_is_refused_or_stolen_or_times_out_leaves_nothing_behind(way: str) -> None:
-    world = World(way)
-
+def test_a_session_that_is_refused_or_stolen_or_times_out_leaves_nothing_behind(world: World) -> None:
     def each() -> None:
         refused = open_session(world.broker, FIRST, resume=True)
         first = open_session(world.broker, FIRST)
@@ -260,10 +254,7 @@ def test_a_session_that_is_refused_or_stolen_or_times_out_leaves_nothing_behind(
     assert growth(each, ROUNDS) == {}
 
 
-@pytest.mark.parametrize("way", ["direct", "proxied"])
-def test_who_says_nothing_or_is_not_served_leaves_nothing_behind(way: str) -> None:
-    world = World(way)
-
+def test_who_says_nothing_or_is_not_served_leaves_nothing_behind(world: World) -> None:
     def each() -> None:
         world.entry.accept().lost()
         world.entry.container.greeting.refusal = AmqpError(CONNECTION_FORCED, "not now")
@@ -372,6 +363,20 @@ def free_far(remote: PairedRemote) -> None:
     remote.settle_down()
 
 
+def forget_far(remote: PairedRemote, *, is_broken: bool) -> None:
+    """What only tests collect of another broker, and of the connection to it if that is `is_broken`."""
+    if is_broken:
+        remote.transport.unbind()
+        remote.connect_far()
+    else:
+        free_far(remote)
+    for several in (remote.refusals, remote.warnings, remote.ended, remote.redirects, remote.again):
+        several.clear()
+    remote.links.clear()
+    remote.here.batches.clear()
+    remote.here.container.take_notices()
+
+
 REMOTE_ENDS = ["client closes", "client is lost", "refused there", "ended there", "connection breaks"]
 
 
@@ -401,17 +406,8 @@ def test_a_link_to_another_broker_leaves_nothing_behind(kind: str, end: str) -> 
             remote.settle_down()
         client.vanish()
         remote.settle_down()
-        if end == "connection breaks":
-            remote.transport.unbind()
-            remote.connect_far()
-        else:
-            free_far(remote)
         remote.here.clients.remove(client)
-        for several in (remote.refusals, remote.warnings, remote.ended, remote.redirects, remote.again):
-            several.clear()
-        remote.links.clear()
-        remote.here.batches.clear()
-        remote.here.container.take_notices()
+        forget_far(remote, is_broken=end == "connection breaks")
 
     assert growth(each, ROUNDS) == {}
 
@@ -436,17 +432,8 @@ def test_a_bridge_leaves_nothing_behind(kind: Any, end: str) -> None:
         remote.settle_down()
         bridge.finish(closed=True)
         remote.settle_down()
-        if end == "connection breaks":
-            remote.transport.unbind()
-            remote.connect_far()
-        else:
-            free_far(remote)
-        for several in (remote.refusals, remote.warnings, remote.ended, remote.redirects, remote.again):
-            several.clear()
-        remote.links.clear()
         remote.here.container.tick()
-        remote.here.batches.clear()
-        remote.here.container.take_notices()
+        forget_far(remote, is_broken=end == "connection breaks")
 
     assert growth(each, ROUNDS) == {}
 

@@ -38,11 +38,6 @@ def broker() -> SeveralSets:
     return SeveralSets()
 
 
-@pytest.fixture
-def client(broker: SeveralSets) -> PairedClient:
-    return broker.connect()
-
-
 def publish(client: PairedClient, address: str, body: str = "x") -> Any:
     (delivery,) = client.publish(address, body)
     return delivery

@@ -8,17 +8,10 @@ import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_proxy import paired_broker
 
 FRAME_BYTES = 16 * 1024
 LARGE = "x" * 100_000
 """Three of them are more than a session may have waiting."""
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    """Where clients connect."""
-    return paired_broker(request.param)
 
 
 @pytest.fixture(params=[False, True], ids=["unsettled", "settled"])

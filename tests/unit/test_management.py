@@ -140,35 +140,35 @@ def test_a_browser_measures_what_lies_behind_a_position_and_accepts_what_it_has_
     assert [entry.id for entry in node.resources.catalog.queues["orders"].messages] == [ids[2]]
 
 
-def test_a_time_leads_to_the_place_in_a_queue_behind_what_came_before_it(node: Node) -> None:
+def declared_and_published(node: Node) -> tuple[int, int]:
+    """LSNs: the queue `orders` was declared at 1000 ms, and a message published to it at 2000 ms."""
     node.create("orders")
     log = node.resources.replicated.log
     log.note_time(1_000)
     declared = log.last_lsn
     node.publish("orders")
     log.note_time(2_000)
+    return declared, log.last_lsn
+
+
+def test_a_time_leads_to_the_place_in_a_queue_behind_what_came_before_it(node: Node) -> None:
+    declared, last = declared_and_published(node)
 
     def locate(timestamp: int) -> Any:
         return node.ask("LOCATE", type=QUEUE, name="orders", timestamp=timestamp).body
 
-    assert [locate(each)["position"] for each in (1_000, 1_001, 2_000, 2_001)] == [0, declared, declared, log.last_lsn]
+    assert [locate(each)["position"] for each in (1_000, 1_001, 2_000, 2_001)] == [0, declared, declared, last]
     assert locate(0)["id"] == node.ask("READ", type=QUEUE, name="orders").body["id"]
     assert node.ask("LOCATE", type=QUEUE, name="orders").status == 400
 
 
 def test_messages_of_a_queue_have_times(node: Node) -> None:
-    node.create("orders")
-    log = node.resources.replicated.log
-    log.note_time(1_000)
-    declared = log.last_lsn
-    node.publish("orders")
-    log.note_time(2_000)
+    declared, last = declared_and_published(node)
 
     def times(after: int, up_to: int) -> Any:
         found = node.ask("TIMES", type=QUEUE, name="orders", after=after, up_to=up_to).body
         return found["positions"], found["times"]
 
-    last = log.last_lsn
     assert times(declared, last) == ([last], [2_000])
     assert times(0, last + 100) == ([declared, last], [1_000, 2_000])
     assert times(0, declared) == ([declared], [1_000])

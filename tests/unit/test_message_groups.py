@@ -179,14 +179,21 @@ def test_a_message_that_comes_back_comes_again_before_later_ones_and_to_its_owne
     core.resources.accept(queue, [second])
 
 
-def test_what_a_transaction_has_accepted_blocks_its_group_when_the_consumer_has_gone() -> None:
-    core = Core()
+def accepted_by_one_that_left(core: Core) -> tuple[Transaction, Consumer]:
+    """A transaction has accepted the first of a group's two messages, and its consumer has gone; another one has
+    credit."""
     queue = core.queue("q")
     leaver, heir = core.consumer(queue), core.consumer(queue)
     core.publish(queue, *of("a", "a0", "a1"))
     transaction = accepting(queue, *core.take(queue, leaver, 1))
     core.leave(queue, leaver)
     core.give_credit(queue, heir)
+    return transaction, heir
+
+
+def test_what_a_transaction_has_accepted_blocks_its_group_when_the_consumer_has_gone() -> None:
+    core = Core()
+    transaction, heir = accepted_by_one_that_left(core)
     assert taken(core, [heir]) == [[]]
     core.resources.commit(transaction, core.now_ms)
     assert taken(core, [heir]) == [["a1"]]
@@ -194,12 +201,7 @@ def test_what_a_transaction_has_accepted_blocks_its_group_when_the_consumer_has_
 
 def test_a_transaction_that_is_rolled_back_brings_its_group_back_in_order() -> None:
     core = Core()
-    queue = core.queue("q")
-    leaver, heir = core.consumer(queue), core.consumer(queue)
-    core.publish(queue, *of("a", "a0", "a1"))
-    transaction = accepting(queue, *core.take(queue, leaver, 1))
-    core.leave(queue, leaver)
-    core.give_credit(queue, heir)
+    transaction, heir = accepted_by_one_that_left(core)
     core.resources.roll_back(transaction)
     assert taken(core, [heir]) == [["a0", "a1"]]
 

@@ -11,26 +11,15 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import PairedBroker, PairedClient, queued_bodies
+from paired_engines import PairedBroker, PairedClient, client_of, queued_bodies
 from paired_links import condition, subscribe
-from paired_proxy import PairedProxy, paired_broker
+from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.nodes.terminus import SELECTOR
 from qpid_ha_broker.amqp.wire.values import value_of
 from qpid_ha_broker.model.exchanges.exchange import NO_LOCAL_ARGUMENT, Binding, make_exchange
 from qpid_ha_broker.model.queues.queue import Queue
 
 NO_LOCAL: dict[str, Any] = {"no-local": ("apache.org:no-local-filter:list", [])}
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    return paired_broker(request.param)
-
-
-def client_of(broker: PairedBroker, container: str = "shop", user: str = "") -> PairedClient:
-    client = PairedClient(broker, container=container, user=user)
-    broker.settle_down()
-    return client
 
 
 def own_queue(broker: PairedBroker) -> Queue:

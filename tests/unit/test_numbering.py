@@ -22,11 +22,6 @@ def broker() -> PairedBroker:
     return PairedBroker()
 
 
-@pytest.fixture
-def client(broker: PairedBroker) -> PairedClient:
-    return broker.connect()
-
-
 def annotated(body: str = "x", **more: Any) -> proton.Message:
     """`producer` and `sequence`, where they are given."""
     message = proton.Message(body=body)

@@ -10,7 +10,7 @@ import pytest
 from proton import Delivery
 
 from paired_engines import PairedBroker, PairedClient, queued_bodies
-from paired_proxy import PairedProxy, paired_broker
+from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.connections.connection_facts import connection_rows
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.nodes.queue_messages import QueueMessages
@@ -23,11 +23,6 @@ from session_support import FIRST, SECOND
 
 MOST = (1 << 63) - 1
 FEW = replace(ContainerSettings("test", "0"), producers=4)
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    return paired_broker(request.param)
 
 
 def client_of(broker: PairedBroker, user: str, container: str = "c") -> PairedClient:

@@ -11,12 +11,22 @@ from model_support import PLENTY, Core, bodies, message, transaction_of, wants
 from qpid_ha_broker.events.types import Acquired, Dequeued, DequeueReason, Enqueued, Released
 from qpid_ha_broker.model.errors import InUse, QueueFull
 from qpid_ha_broker.model.queues.dispatcher import PASSED_LENGTH, Consumer, Dispatcher
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 
 SECOND = 1000
 
 
 # --- consumers, credit, turns
+
+
+def wanted_by_three(core: Core) -> tuple[Queue, list[Consumer]]:
+    """An empty queue, and consumers that have credit."""
+    queue = core.queue("q")
+    consumers = [core.consumer(queue) for _ in range(3)]
+    for consumer in consumers:
+        core.give_credit(queue, consumer)
+    return queue, consumers
 
 
 def test_consumers_take_turns() -> None:
@@ -35,10 +45,7 @@ def test_consumers_take_turns() -> None:
 
 def test_single_messages_do_not_always_go_to_the_same_consumer() -> None:
     core = Core()
-    queue = core.queue("q")
-    consumers = [core.consumer(queue) for _ in range(3)]
-    for consumer in consumers:
-        core.give_credit(queue, consumer)
+    queue, consumers = wanted_by_three(core)
     for n in range(9):
         core.publish(queue, str(n))
         core.hand_out()
@@ -48,10 +55,7 @@ def test_single_messages_do_not_always_go_to_the_same_consumer() -> None:
 @pytest.mark.parametrize("looks", [1, 2, 3])
 def test_a_look_that_finds_nothing_takes_nobodys_turn(looks: int) -> None:
     core = Core()
-    queue = core.queue("q")
-    consumers = [core.consumer(queue) for _ in range(3)]
-    for consumer in consumers:
-        core.give_credit(queue, consumer)
+    queue, consumers = wanted_by_three(core)
     for n in range(9):
         core.publish(queue, str(n))
         for _ in range(looks):

@@ -36,11 +36,6 @@ def broker() -> PairedBroker:
     return PairedBroker()
 
 
-@pytest.fixture
-def client(broker: PairedBroker) -> PairedClient:
-    return broker.connect()
-
-
 def messages_of(broker: PairedBroker) -> QueueMessages:
     return QueueMessages(broker.container.management.administration)
 

@@ -49,11 +49,6 @@ def broker() -> PairedBroker:
     return PairedBroker()
 
 
-@pytest.fixture
-def client(broker: PairedBroker) -> PairedClient:
-    return broker.connect()
-
-
 def sender(
     client: PairedClient, address: str | None, *capabilities: str, name: str = "out", dynamic: bool = False
 ) -> Any:

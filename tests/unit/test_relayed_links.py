@@ -35,14 +35,39 @@ def texts(client: PairedClient, link: Any) -> list[tuple[Any, str]]:
     return [(delivery, message.body) for delivery, message in client.received(link)]
 
 
+@pytest.fixture
+def proxied() -> PairedProxy:
+    return PairedProxy()
+
+
+@pytest.fixture
+def client(proxied: PairedProxy) -> PairedClient:
+    return proxied.client()
+
+
 def waiting(proxied: PairedProxy) -> list[bytes]:
     """What the queue at the primary has."""
     return [bytes(entry.resident_body()) for entry in proxied.primary.queue("q").messages]
 
 
-def test_a_message_arrives_with_its_bytes_untouched_and_is_accepted_by_the_primary() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def limit_queue(proxied: PairedProxy, **most: int) -> None:
+    """Have a queue at the primary: `max_size` in bytes, `max_count`."""
+    proxied.primary.container.default.configuration.declare_queue("q", refusing(most))
+
+
+def change_limit(proxied: PairedProxy, **most: int) -> None:
+    """Of the queue that there is: see `limit_queue`."""
+    proxied.primary.container.default.configuration.update_queue("q", refusing(most))
+
+
+def refusing(most: dict[str, int]) -> dict[str, object]:
+    """Arguments of a queue that refuses what is beyond its limits."""
+    return {"qpid.policy_type": "reject", **{f"qpid.{limit}": value for limit, value in most.items()}}
+
+
+def test_a_message_arrives_with_its_bytes_untouched_and_is_accepted_by_the_primary(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     out = client.sender("q")
     message = proton.Message("text", durable=True, properties={"a": 1}, annotations={proton.symbol("x"): 2})
     delivery = client.send(out, message)
@@ -53,9 +78,9 @@ def test_a_message_arrives_with_its_bytes_untouched_and_is_accepted_by_the_prima
 
 
 @pytest.mark.parametrize("deliver", [False, True])
-def test_unanswered_messages_are_sent_again_and_are_there_once_and_in_order(deliver: bool) -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_unanswered_messages_are_sent_again_and_are_there_once_and_in_order(
+    proxied: PairedProxy, client: PairedClient, deliver: bool
+) -> None:
     out = client.sender("q")
     log = proxied.primary.container.default.resources.replicated.log
     log.add_witness("backup")
@@ -72,11 +97,10 @@ def test_unanswered_messages_are_sent_again_and_are_there_once_and_in_order(deli
     assert waiting(proxied) == [proton.Message(text).encode() for text in "abcde"]
 
 
-def test_what_is_behind_a_refused_message_is_taken_in_order_and_once() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    resources = proxied.primary.container.default
-    resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
+def test_what_is_behind_a_refused_message_is_taken_in_order_and_once(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
+    limit_queue(proxied, max_size=60)
     out = client.sender("q")
     deliveries = client.send_all(out, "a", "b" * 100, "c", "d")
     assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED, ACCEPTED]
@@ -84,11 +108,10 @@ def test_what_is_behind_a_refused_message_is_taken_in_order_and_once() -> None:
     assert waiting(proxied) == [proton.Message(text).encode() for text in "acd"]
 
 
-def test_what_is_sent_after_a_refusal_is_there_once_and_in_order_whatever_is_answered_first() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    resources = proxied.primary.container.default
-    resources.configuration.declare_queue("q", {"qpid.max_size": 120, "qpid.policy_type": "reject"})
+def test_what_is_sent_after_a_refusal_is_there_once_and_in_order_whatever_is_answered_first(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
+    limit_queue(proxied, max_size=120)
     out = client.sender("q")
     client.send_all(out, "a", "b" * 200)
     deliveries = [client.send(out, proton.Message(text)) for text in ("c", "d", "e")]
@@ -105,11 +128,8 @@ def test_what_is_sent_after_a_refusal_is_there_once_and_in_order_whatever_is_ans
     assert waiting(proxied) == [proton.Message(text).encode() for text in "acde"]
 
 
-def test_a_settled_message_does_not_overtake_what_is_sent_again() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    resources = proxied.primary.container.default
-    resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
+def test_a_settled_message_does_not_overtake_what_is_sent_again(proxied: PairedProxy, client: PairedClient) -> None:
+    limit_queue(proxied, max_size=60)
     out = client.sender("q")
     for text in ("a", "b" * 100, "c"):
         client.send(out, proton.Message(text))
@@ -118,34 +138,33 @@ def test_a_settled_message_does_not_overtake_what_is_sent_again() -> None:
     assert waiting(proxied) == [proton.Message(text).encode() for text in "acd"]
 
 
-def test_a_new_primary_that_refuses_what_another_one_took_gets_the_rest_in_order_and_once() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    default = proxied.primary.container.default
-    default.configuration.declare_queue("q", {"qpid.max_size": 120, "qpid.policy_type": "reject"})
-    default.resources.replicated.log.add_witness("backup")
+def test_a_new_primary_that_refuses_what_another_one_took_gets_the_rest_in_order_and_once(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
+    limit_queue(proxied, max_size=120)
+    proxied.primary.container.default.resources.replicated.log.add_witness("backup")
     out = client.sender("q")
     deliveries = client.send_all(out, "a" * 40, "b", "c" * 200, "d")
     assert [delivery.remote_state for delivery in deliveries] == [0, 0, REJECTED, 0]
     proxied.cut()
     proxied.primary = PairedBroker(ContainerSettings("other", "0"))
-    other = proxied.primary.container.default
-    other.configuration.declare_queue("q", {"qpid.max_size": 40, "qpid.policy_type": "reject"})
+    limit_queue(proxied, max_size=40)
     proxied.connect_upstream()
     assert [delivery.remote_state for delivery in deliveries] == [REJECTED, ACCEPTED, REJECTED, ACCEPTED]
     assert waiting(proxied) == [proton.Message(text).encode() for text in "bd"]
 
 
-def test_a_refusal_that_nobody_heard_is_made_again_and_not_taken_for_an_acceptance() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    resources = proxied.primary.container.default
-    resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
+@pytest.mark.parametrize("room", [60, 1000], ids=["is made again", "is known, as a later message was taken"])
+def test_a_refusal_that_nobody_heard_is_not_taken_for_an_acceptance(
+    proxied: PairedProxy, client: PairedClient, room: int
+) -> None:
+    limit_queue(proxied, max_size=60)
     out = client.sender("q")
     deliveries = [client.send(out, proton.Message(text)) for text in ("a", "b" * 100, "c")]
     client.exchange()
     proxied.cut(deliver=True)
     assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
+    change_limit(proxied, max_size=room)
     proxied.connect_upstream()
     assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED]
     assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
@@ -153,13 +172,9 @@ def test_a_refusal_that_nobody_heard_is_made_again_and_not_taken_for_an_acceptan
 
 @pytest.mark.parametrize("fits", [0, 2, 3], ids=["nothing", "each second", "each third"])
 def test_what_is_refused_goes_to_the_primary_once_and_what_is_behind_it_too(
-    monkeypatch: pytest.MonkeyPatch, fits: int
+    proxied: PairedProxy, client: PairedClient, monkeypatch: pytest.MonkeyPatch, fits: int
 ) -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    proxied.primary.container.default.configuration.declare_queue(
-        "q", {"qpid.max_size": 50_000, "qpid.policy_type": "reject"}
-    )
+    limit_queue(proxied, max_size=50_000)
     out = client.sender("q")
     assert proxied.upstream is not None
     written, take_output = [], proxied.upstream.take_output
@@ -177,37 +192,20 @@ def test_what_is_refused_goes_to_the_primary_once_and_what_is_behind_it_too(
     assert sum(written) < 1.1 * size * count
 
 
-def test_a_refusal_that_nobody_heard_is_known_to_the_next_primary_when_a_later_message_was_taken() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
-    resources = proxied.primary.container.default
-    resources.configuration.declare_queue("q", {"qpid.max_size": 60, "qpid.policy_type": "reject"})
-    out = client.sender("q")
-    deliveries = [client.send(out, proton.Message(text)) for text in ("a", "b" * 100, "c")]
-    client.exchange()
-    proxied.cut(deliver=True)
-    assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
-    resources.configuration.update_queue("q", {"qpid.max_size": 1000, "qpid.policy_type": "reject"})
-    proxied.connect_upstream()
-    assert [delivery.remote_state for delivery in deliveries] == [ACCEPTED, REJECTED, ACCEPTED]
-    assert waiting(proxied) == [proton.Message(text).encode() for text in "ac"]
-
-
-def test_a_refused_number_of_which_its_proxy_alone_was_told_is_known_to_the_next_primary() -> None:
+def test_a_refused_number_of_which_its_proxy_alone_was_told_is_known_to_the_next_primary(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     """The one that refused it noted that, and died before it had a later message written: a client that lost its proxy
     would take the refused one for queued, as it hears of the later one."""
-    proxied = PairedProxy()
-    client = proxied.client()
-    resources = proxied.primary.container.default
-    resources.configuration.declare_queue("q", {"qpid.max_count": 1, "qpid.policy_type": "reject"})
+    limit_queue(proxied, max_count=1)
     out = client.sender("q")
     sent = [client.send(out, numbered(number)) for number in (1, 2, 3)]
     proxied.settle_down()
     assert [delivery.remote_state for delivery in sent] == [ACCEPTED, REJECTED, REJECTED]
     proxied.cut()
-    deduplication = resources.resources.deduplication
+    deduplication = proxied.primary.container.default.resources.deduplication
     deduplication.forget_unwritten()
-    resources.configuration.update_queue("q", {"qpid.max_count": 9, "qpid.policy_type": "reject"})
+    change_limit(proxied, max_count=9)
     proxied.connect_upstream()
     later = client.send(out, numbered(4))
     proxied.settle_down()
@@ -230,9 +228,7 @@ def test_a_publisher_has_the_credit_that_the_primary_gives() -> None:
 
 def test_a_publisher_whose_messages_are_refused_has_no_more_kept_than_the_primary_gives_credit_for() -> None:
     proxied = PairedProxy(ContainerSettings("primary", "0", publisher_credit=10))
-    proxied.primary.container.default.configuration.declare_queue(
-        "q", {"qpid.max_size": 1, "qpid.policy_type": "reject"}
-    )
+    limit_queue(proxied, max_size=1)
     client = proxied.client()
     out = client.sender("q")
     message = proton.Message("a")
@@ -246,18 +242,16 @@ def test_a_publisher_whose_messages_are_refused_has_no_more_kept_than_the_primar
         assert proxied.proxy.container.relayed.bytes <= COPIES * 10 * len(message.encode())
 
 
-def test_a_consumer_gets_what_it_has_credit_for_and_no_more_leaves_the_primary() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_consumer_gets_what_it_has_credit_for_and_no_more_leaves_the_primary(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     client.send_all(client.sender("q"), *"abc")
     link = client.receiver("q", 2)
     assert [text for _, text in texts(client, link)] == ["a", "b"]
     assert proxied.primary.queue("q").messages.acquired == 2
 
 
-def test_credit_that_is_taken_back_is_drained_at_the_primary() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_credit_that_is_taken_back_is_drained_at_the_primary(proxied: PairedProxy, client: PairedClient) -> None:
     link = client.receiver("q", 10)
     link.drain(0)
     proxied.settle_down()
@@ -270,9 +264,9 @@ def test_credit_that_is_taken_back_is_drained_at_the_primary() -> None:
     assert [text for _, text in texts(client, link)] == ["a"]
 
 
-def test_credit_that_is_taken_back_without_a_drain_is_taken_back_from_the_primary() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_credit_that_is_taken_back_without_a_drain_is_taken_back_from_the_primary(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     link = client.receiver("q", 10)
     link.flow(-9)
     proxied.settle_down()
@@ -281,8 +275,9 @@ def test_credit_that_is_taken_back_without_a_drain_is_taken_back_from_the_primar
     assert proxied.primary.queue("q").messages.acquired == 1
 
 
-def test_credit_that_was_given_up_is_taken_back_from_the_primary_where_the_client_has_to_answer_first() -> None:
-    proxied = PairedProxy()
+def test_credit_that_was_given_up_is_taken_back_from_the_primary_where_the_client_has_to_answer_first(
+    proxied: PairedProxy,
+) -> None:
     proxied.proxy.container.change_settings(replace(proxied.proxy.container.settings, max_unsettled_per_connection=1))
     client = proxied.client()
     link = client.receiver("q", 10)
@@ -297,9 +292,9 @@ def test_credit_that_was_given_up_is_taken_back_from_the_primary_where_the_clien
     assert not any(entry.acquired_before for entry in proxied.primary.queue("q").messages)
 
 
-def test_a_message_that_comes_back_before_its_return_is_confirmed_is_another_delivery() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_message_that_comes_back_before_its_return_is_confirmed_is_another_delivery(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 2, answers_first=True)
     ((first, _),) = texts(client, link)
@@ -313,8 +308,7 @@ def test_a_message_that_comes_back_before_its_return_is_confirmed_is_another_del
     assert waiting(proxied) == []
 
 
-def test_what_a_client_gave_back_is_not_claimed_again_for_somebody_else_may_have_it() -> None:
-    proxied = PairedProxy()
+def test_what_a_client_gave_back_is_not_claimed_again_for_somebody_else_may_have_it(proxied: PairedProxy) -> None:
     client, other = proxied.client(), proxied.client(container="other")
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1, answers_first=True)
@@ -336,9 +330,7 @@ def test_what_a_client_gave_back_is_not_claimed_again_for_somebody_else_may_have
     assert waiting(proxied) == []
 
 
-def test_a_primary_that_steps_down_is_a_pause() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_primary_that_steps_down_is_a_pause(proxied: PairedProxy, client: PairedClient) -> None:
     out, link = client.sender("q"), client.receiver("q", 2)
     default = proxied.primary.container.default
     default.read_only = True
@@ -351,9 +343,7 @@ def test_a_primary_that_steps_down_is_a_pause() -> None:
     assert [text for _, text in texts(client, link)] == ["a"]
 
 
-def test_an_answer_is_settled_when_the_primary_has_carried_it_out() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_an_answer_is_settled_when_the_primary_has_carried_it_out(proxied: PairedProxy, client: PairedClient) -> None:
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1, answers_first=True)
     ((delivery, _),) = texts(client, link)
@@ -369,9 +359,9 @@ def test_an_answer_is_settled_when_the_primary_has_carried_it_out() -> None:
     assert waiting(proxied) == []
 
 
-def test_what_a_client_holds_is_its_own_after_the_connection_to_the_primary_was_lost() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_what_a_client_holds_is_its_own_after_the_connection_to_the_primary_was_lost(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     client.send_all(client.sender("q"), *"abc")
     link = client.receiver("q", 2)
     held = [delivery for delivery, _ in texts(client, link)]
@@ -390,8 +380,9 @@ def test_what_a_client_holds_is_its_own_after_the_connection_to_the_primary_was_
     assert [text for _, text in texts(client, link)] == ["c"]
 
 
-def test_a_new_primary_gives_others_nothing_before_proxies_have_come_for_what_their_clients_have() -> None:
-    proxied = PairedProxy()
+def test_a_new_primary_gives_others_nothing_before_proxies_have_come_for_what_their_clients_have(
+    proxied: PairedProxy,
+) -> None:
     gated: list[HostedSet] = []
     proxied.primary.container.gate = gated.append
     default = proxied.primary.container.default
@@ -421,9 +412,9 @@ def test_a_new_primary_gives_others_nothing_before_proxies_have_come_for_what_th
     assert len(held) == 2
 
 
-def test_what_a_client_accepted_while_there_was_no_primary_is_carried_out_by_the_next_one() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_what_a_client_accepted_while_there_was_no_primary_is_carried_out_by_the_next_one(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1)
     ((delivery, _),) = texts(client, link)
@@ -436,9 +427,9 @@ def test_what_a_client_accepted_while_there_was_no_primary_is_carried_out_by_the
     assert waiting(proxied) == []
 
 
-def test_an_answer_that_comes_after_the_primary_ended_the_link_is_not_taken_for_carried_out() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_an_answer_that_comes_after_the_primary_ended_the_link_is_not_taken_for_carried_out(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1)
     ((delivery, _),) = texts(client, link)
@@ -455,9 +446,7 @@ def test_an_answer_that_comes_after_the_primary_ended_the_link_is_not_taken_for_
     assert waiting(proxied) == []
 
 
-def test_what_somebody_else_got_meanwhile_is_not_taken_from_him() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_what_somebody_else_got_meanwhile_is_not_taken_from_him(proxied: PairedProxy, client: PairedClient) -> None:
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1, answers_first=True)
     ((delivery, _),) = texts(client, link)
@@ -473,9 +462,7 @@ def test_what_somebody_else_got_meanwhile_is_not_taken_from_him() -> None:
     assert len(waiting(proxied)) == 1
 
 
-def test_a_lost_client_gives_its_messages_back_as_failed() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_lost_client_gives_its_messages_back_as_failed(proxied: PairedProxy, client: PairedClient) -> None:
     client.send_all(client.sender("q"), "a")
     texts(client, client.receiver("q", 1))
     client.vanish()
@@ -484,10 +471,10 @@ def test_a_lost_client_gives_its_messages_back_as_failed() -> None:
     assert (entry.holder, entry.delivery_count) == (None, 1)
 
 
-def test_what_a_lost_client_held_does_not_go_to_its_own_link_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_lost_client_held_does_not_go_to_its_own_link_again(
+    proxied: PairedProxy, client: PairedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The primary may have time for a delivery between what the proxy says of its messages and the end of its link."""
-    proxied = PairedProxy()
-    client = proxied.client()
     client.send_all(client.sender("q"), "a")
     texts(client, client.receiver("q", 10))
     client.vanish()
@@ -523,9 +510,7 @@ def browser(client: PairedClient) -> Any:
     return link
 
 
-def test_a_browser_is_told_when_its_place_is_lost() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_browser_is_told_when_its_place_is_lost(proxied: PairedProxy, client: PairedClient) -> None:
     client.send_all(client.sender("q"), "a")
     link = browser(client)
     proxied.settle_down()
@@ -535,9 +520,9 @@ def test_a_browser_is_told_when_its_place_is_lost() -> None:
     assert condition(link) == "amqp:resource-locked"
 
 
-def test_a_browser_is_told_when_its_primary_steps_down_whatever_its_proxy_knows() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_browser_is_told_when_its_primary_steps_down_whatever_its_proxy_knows(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     client.send_all(client.sender("q"), "a")
     link = browser(client)
     proxied.settle_down()
@@ -548,9 +533,7 @@ def test_a_browser_is_told_when_its_primary_steps_down_whatever_its_proxy_knows(
     assert condition(link) == "amqp:resource-locked"
 
 
-def test_a_browser_is_not_shown_what_a_primary_of_before_has_left() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_browser_is_not_shown_what_a_primary_of_before_has_left(proxied: PairedProxy, client: PairedClient) -> None:
     client.send_all(client.sender("q"), "a")
     default = proxied.primary.container.default
     default.read_only = True
@@ -563,17 +546,16 @@ def test_a_browser_is_not_shown_what_a_primary_of_before_has_left() -> None:
     assert [text for _, text in texts(client, link)] == ["a"]
 
 
-def test_a_refusal_of_the_primary_is_the_answer_to_the_client() -> None:
-    proxied = PairedProxy()
+def test_a_refusal_of_the_primary_is_the_answer_to_the_client(proxied: PairedProxy) -> None:
     proxied.primary.container.nodes.settings = type(proxied.primary.container.nodes.settings)(auto_create=False)
     client = proxied.client()
     assert condition(client.sender("q")) == "amqp:not-found"
     assert proxied.links == {}
 
 
-def test_a_client_that_goes_before_its_attach_is_answered_leaves_nothing() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_client_that_goes_before_its_attach_is_answered_leaves_nothing(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     proxied.cut()
     link = client.session.sender("early")
     link.target.address = "q"
@@ -588,9 +570,7 @@ def test_a_client_that_goes_before_its_attach_is_answered_leaves_nothing() -> No
     assert len(proxied.upstream) == 0
 
 
-def test_a_publisher_that_has_gone_leaves_its_name_to_the_next_one() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_publisher_that_has_gone_leaves_its_name_to_the_next_one(proxied: PairedProxy, client: PairedClient) -> None:
     for text in "abc":
         link = client.sender("q")
         client.send_all(link, text)
@@ -601,8 +581,7 @@ def test_a_publisher_that_has_gone_leaves_its_name_to_the_next_one() -> None:
     assert len(list(producers.events())) == 1
 
 
-def test_a_client_that_calls_itself_relayed_is_a_client() -> None:
-    proxied = PairedProxy()
+def test_a_client_that_calls_itself_relayed_is_a_client(proxied: PairedProxy) -> None:
     client = PairedClient(proxied.primary, container="liar")
     link = client.session.sender("link")
     link.target.address = "q"
@@ -631,8 +610,7 @@ def test_a_broker_that_does_not_know_relayed_links_is_given_up() -> None:
     assert "of an older version, upgrade it" in ended[0]
 
 
-def test_an_attach_waits_until_somebody_leads() -> None:
-    proxied = PairedProxy()
+def test_an_attach_waits_until_somebody_leads(proxied: PairedProxy) -> None:
     proxied.primary.container.default.read_only = True
     client = proxied.client()
     link = client.sender("q")
@@ -644,8 +622,7 @@ def test_an_attach_waits_until_somebody_leads() -> None:
     assert client.send_all(link, "a")[0].remote_state == ACCEPTED
 
 
-def test_a_broker_may_also_attach_links_that_it_does_not_relay() -> None:
-    proxied = PairedProxy()
+def test_a_broker_may_also_attach_links_that_it_does_not_relay(proxied: PairedProxy) -> None:
     client = PairedClient(proxied.primary, BROKER, [RELAY_CAPABILITY])
     link = client.sender("q")
     client.send(link, proton.Message("a"))
@@ -658,9 +635,9 @@ def test_only_the_clusters_user_has_links_relayed() -> None:
     assert condition(proxied.client().sender("q")) == "amqp:unauthorized-access"
 
 
-def test_a_message_that_comes_back_before_its_release_is_confirmed_is_held_anew() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_message_that_comes_back_before_its_release_is_confirmed_is_held_anew(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1)
     ((delivery, _),) = texts(client, link)
@@ -679,10 +656,8 @@ def test_a_message_that_comes_back_before_its_release_is_confirmed_is_held_anew(
     assert waiting(proxied) == []
 
 
-def test_a_client_that_answers_before_it_sends_has_made_room() -> None:
-    proxied = PairedProxy()
-    configuration = proxied.primary.container.default.configuration
-    configuration.declare_queue("q", {"qpid.max_count": 1, "qpid.policy_type": "reject"})
+def test_a_client_that_answers_before_it_sends_has_made_room(proxied: PairedProxy) -> None:
+    limit_queue(proxied, max_count=1)
     client = proxied.client()
     out = client.sender("q")
     client.send_all(out, "a")
@@ -694,9 +669,9 @@ def test_a_client_that_answers_before_it_sends_has_made_room() -> None:
     assert sent.remote_state == ACCEPTED
 
 
-def test_a_client_that_names_no_target_at_all_has_an_anonymous_relay() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_client_that_names_no_target_at_all_has_an_anonymous_relay(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     link = client.session.sender("anonymous")
     link.target.type = proton.Terminus.UNSPECIFIED
     link.open()
@@ -708,9 +683,9 @@ def test_a_client_that_names_no_target_at_all_has_an_anonymous_relay() -> None:
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_message_that_came_back_before_its_release_was_confirmed_is_the_clients_again(cut: bool) -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_a_message_that_came_back_before_its_release_was_confirmed_is_the_clients_again(
+    proxied: PairedProxy, client: PairedClient, cut: bool
+) -> None:
     out, log = client.sender("q"), proxied.primary.container.default.resources.replicated.log
     client.send_all(out, "a")
     link = client.receiver("q", 1)
@@ -737,9 +712,9 @@ def test_a_message_that_came_back_before_its_release_was_confirmed_is_the_client
     assert not any(link._held or link._by_far for link in proxied.links if isinstance(link, RelayedConsumer))
 
 
-def test_what_a_client_has_is_reclaimed_of_the_primary_that_had_ended_the_link() -> None:
-    proxied = PairedProxy()
-    client = proxied.client()
+def test_what_a_client_has_is_reclaimed_of_the_primary_that_had_ended_the_link(
+    proxied: PairedProxy, client: PairedClient
+) -> None:
     client.send_all(client.sender("q"), "a")
     link = client.receiver("q", 1)
     ((delivery, _),) = texts(client, link)

@@ -64,6 +64,13 @@ def filled(broker: PairedProxy, count: int, queue: str = "q") -> None:
     broker.primary.connect().publish(queue, *[f"m{number}" for number in range(1, count + 1)])
 
 
+def consuming(broker: PairedProxy, count: int, *, credit: int) -> tuple[PairedClient, Any]:
+    """A client with a session, and its link from `q`, which has so many messages."""
+    filled(broker, count)
+    client = opened(broker)
+    return client, consume(client, "q", credit)
+
+
 def registered(broker: PairedProxy, name: str = FIRST) -> Any:
     return broker.container.default.resources.replicated.state.sessions.by_name.get(name)
 
@@ -256,9 +263,7 @@ def test_an_attach_that_a_proxy_has_given_up_takes_nothing_from_its_next_one(pro
 def test_a_client_does_not_notice_that_who_keeps_its_session_was_lost_and_is_told_of_again(
     proxied: PairedProxy,
 ) -> None:
-    filled(proxied, 4)
-    client = opened(proxied)
-    link = consume(client, "q", 2)
+    client, link = consuming(proxied, 4, credit=2)
     got = client.received(link)
     before = registered(proxied)
     proxied.cut()
@@ -278,9 +283,7 @@ def test_a_client_does_not_notice_that_who_keeps_its_session_was_lost_and_is_tol
 def test_what_was_held_for_a_client_and_never_came_to_it_comes_when_its_link_is_attached_again(
     proxied: PairedProxy,
 ) -> None:
-    filled(proxied, 3)
-    client = opened(proxied)
-    link = consume(client, "q", 1)
+    client, link = consuming(proxied, 3, credit=1)
     first = ids(client, link)
     proxied._under_way = bytearray()  # what the primary says from here on is lost
     link.flow(2)
@@ -320,9 +323,7 @@ def test_what_comes_in_the_moment_in_which_a_client_detaches_stays_held_for_its_
     proxied: PairedProxy,
 ) -> None:
     """A proxy that settled it, before its own detach, had it given back as a failed delivery."""
-    filled(proxied, 2)
-    client = opened(proxied)
-    link = consume(client, "q", 0)
+    client, link = consuming(proxied, 2, credit=0)
     proxied._under_way = bytearray()
     link.flow(2)
     proxied.settle_down()
@@ -343,9 +344,7 @@ def test_what_comes_in_the_moment_in_which_a_client_detaches_stays_held_for_its_
 def test_an_answer_that_nobody_confirmed_is_given_again_also_one_that_gives_a_message_back(
     proxied: PairedProxy,
 ) -> None:
-    filled(proxied, 3)
-    client = opened(proxied)
-    link = consume(client, "q", 3)
+    client, link = consuming(proxied, 3, credit=3)
     got = client.received(link)
     proxied.cut()
     settle(client, got[0][0])
@@ -373,9 +372,7 @@ def test_a_message_given_back_in_the_moment_in_which_the_primary_is_lost_is_give
 def test_a_session_that_was_resumed_elsewhere_while_nobody_was_heard_of_ends_the_connection(
     proxied: PairedProxy, second: PairedProxy
 ) -> None:
-    filled(proxied, 2)
-    first = opened(proxied)
-    link = consume(first, "q", 2)
+    first, link = consuming(proxied, 2, credit=2)
     proxied.cut()
     later = opened(second, resume=True)
     proxied.connect_upstream()
@@ -642,9 +639,7 @@ def test_an_anonymous_relay_of_a_session_has_no_copies_in_any_set() -> None:
 def test_what_comes_for_a_link_that_has_ended_and_waits_for_its_transaction_stays_the_sessions(
     proxied: PairedProxy,
 ) -> None:
-    filled(proxied, 1)
-    client = opened(proxied)
-    link = consume(client, "q", 9)
+    client, link = consuming(proxied, 1, credit=9)
     coordinator = client.session.sender("coordinator")
     coordinator.target.type = proton.Terminus.COORDINATOR
     coordinator.open()
@@ -699,9 +694,7 @@ def test_a_link_waits_until_its_session_is_known_and_is_refused_when_a_later_con
 
 def test_links_of_a_connection_that_has_the_session_no_more_end(proxied: PairedProxy) -> None:
     """Where the broker that leads the set hears of it before the client's broker does."""
-    filled(proxied, 2)
-    client = opened(proxied)
-    link = consume(client, "q", 2)
+    client, link = consuming(proxied, 2, credit=2)
     session = registered(proxied)
     default = proxied.container.default.resources.replicated
     default.write(ev.SessionResumed(session.id, session.epoch + 1, 1000, 0))

@@ -46,6 +46,12 @@ class Worker:
     def received(self, link: Any) -> list[Any]:
         return [delivery for delivery, _ in self.client.received(link)]
 
+    def begin_with(self, text: str) -> tuple[Any, bytes]:
+        """A message that it has received, and the id of a transaction that has done nothing yet."""
+        self.send(text)
+        (held,) = self.received(self.consumer(1))
+        return held, self.coordinator.declare()
+
     def answer(self, transaction_id: bytes, *deliveries: Any, settles: bool = False, outcome: Any = None) -> None:
         for delivery in deliveries:
             if outcome is None:
@@ -256,9 +262,7 @@ def test_what_waits_takes_of_the_credit() -> None:
 def test_a_primary_that_is_lost_before_the_discharge_has_rolled_back(
     proxied: PairedProxy, worker: Worker, deliver: bool
 ) -> None:
-    worker.send("there")
-    (held,) = worker.received(worker.consumer(1))
-    work = worker.coordinator.declare()
+    held, work = worker.begin_with("there")
     worker.answer(work, held)
     worker.publish(work, "a")
     under_way = publish(worker.client, worker.out, work, "b")
@@ -331,9 +335,7 @@ def test_a_rollback_after_the_primary_was_lost_is_what_has_happened(proxied: Pai
 
 
 def test_a_set_that_moves_takes_no_transaction_with_it(proxied: PairedProxy, worker: Worker) -> None:
-    worker.send("there")
-    (held,) = worker.received(worker.consumer(1))
-    work = worker.coordinator.declare()
+    held, work = worker.begin_with("there")
     worker.answer(work, held)
     worker.publish(work, "a")
     step_down(proxied)
@@ -351,9 +353,7 @@ def test_a_set_that_moves_takes_no_transaction_with_it(proxied: PairedProxy, wor
 def test_nobody_knows_of_a_commit_that_was_sent_and_not_answered(
     proxied: PairedProxy, worker: Worker, deliver: bool
 ) -> None:
-    worker.send("there")
-    (held,) = worker.received(worker.consumer(1))
-    work = worker.coordinator.declare()
+    held, work = worker.begin_with("there")
     worker.answer(work, held)
     worker.publish(work, "a")
     body = proton.Described(proton.symbol("amqp:discharge:list"), [work, False])
@@ -386,9 +386,7 @@ def late_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def test_a_discharge_that_its_primary_does_not_look_at_has_rolled_back(
     proxied: PairedProxy, worker: Worker, fails: bool
 ) -> None:
-    worker.send("there")
-    (held,) = worker.received(worker.consumer(1))
-    work = worker.coordinator.declare()
+    held, work = worker.begin_with("there")
     worker.publish(work, "a", "b")
     worker.answer(work, held)
     body = proton.Described(proton.symbol("amqp:discharge:list"), [work, fails])

@@ -34,6 +34,17 @@ def taken(core: Core, queue: Queue, count: int, consumer: SessionTaker | None = 
 # --- what is held
 
 
+def first_of_two_accepted(core: Core) -> tuple[Queue, list[Entry], Transaction]:
+    """A session has both messages of a queue, and has accepted the first in a transaction that is open."""
+    queue = core.queue("q")
+    core.publish(queue, *"ab")
+    consumer = taker(core, queue)
+    entries = taken(core, queue, 2, consumer)
+    transaction = Transaction()
+    transaction.accept(queue, entries[0], consumer)
+    return queue, entries, transaction
+
+
 def test_what_a_session_gets_is_written_before_it_goes_out_and_others_pay_nothing() -> None:
     core = Core()
     queue = core.queue("q")
@@ -107,12 +118,7 @@ def test_a_release_that_counts_no_failure_is_written_for_what_is_held_and_for_no
 
 def test_a_transaction_that_is_rolled_back_leaves_the_session_what_it_had() -> None:
     core = Core()
-    queue = core.queue("q")
-    core.publish(queue, *"ab")
-    consumer = taker(core, queue)
-    entries = taken(core, queue, 2, consumer)
-    transaction = Transaction()
-    transaction.accept(queue, entries[0], consumer)
+    queue, entries, transaction = first_of_two_accepted(core)
     transaction.accept(queue, entries[1], None)  # settled: its client has it no more
     core.resources.roll_back(transaction)
     assert held(core, queue) == [entries[0].id]
@@ -136,12 +142,7 @@ def test_who_had_a_message_has_it_no_more_when_another_link_acquires_it() -> Non
 
 def test_what_an_open_transaction_has_accepted_is_not_given_back_under_it() -> None:
     core = Core()
-    queue = core.queue("q")
-    core.publish(queue, *"ab")
-    consumer = taker(core, queue)
-    entries = taken(core, queue, 2, consumer)
-    transaction = Transaction()
-    transaction.accept(queue, entries[0], consumer)
+    queue, _, transaction = first_of_two_accepted(core)
     (link,) = core.catalog.holdings
     release_held(core.resources, link, failed=True)
     assert core.consume(queue) == ["b"]

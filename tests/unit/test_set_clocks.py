@@ -32,11 +32,6 @@ def broker() -> SeveralSets:
     return broker
 
 
-@pytest.fixture
-def client(broker: SeveralSets) -> PairedClient:
-    return broker.connect()
-
-
 def counts(broker: SeveralSets) -> list[int]:
     return [broker.set(name).resources.catalog.queues[queue].messages.count for queue, name in QUEUES.items()]
 

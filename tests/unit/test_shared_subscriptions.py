@@ -12,9 +12,9 @@ from typing import Any
 import proton
 import pytest
 
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import PairedBroker, PairedClient, client_of
 from paired_links import condition, subscribe, symbols
-from paired_proxy import PairedProxy, paired_broker
+from paired_proxy import PairedProxy
 from qpid_ha_broker.amqp.nodes.subscriptions import MOST_NAME_CHARACTERS
 from qpid_ha_broker.amqp.nodes.terminus import SELECTOR
 from qpid_ha_broker.amqp.wire.values import value_of
@@ -22,17 +22,6 @@ from session_clients import open_session
 
 SHARED = ("topic", "shared")
 GLOBAL = (*SHARED, "global")
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    return paired_broker(request.param)
-
-
-def client_of(broker: PairedBroker, container: str = "shop", user: str = "") -> PairedClient:
-    client = PairedClient(broker, container=container, user=user)
-    broker.settle_down()
-    return client
 
 
 def publish(broker: PairedBroker, address: str, *bodies: str) -> None:

@@ -20,11 +20,6 @@ from qpid_ha_broker.amqp.nodes.sole_connection import ENFORCEMENT_POLICY
 from qpid_ha_broker.amqp.wire.conditions import ESTABLISHMENT_FAILED, READS_REFUSALS, SOLE_CONNECTION
 
 
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    return paired_broker(request.param)
-
-
 def connect(
     broker: PairedBroker, container: str = "shop", user: str = "", *, asks: bool = True, policy: Any = None
 ) -> PairedClient:

@@ -20,6 +20,7 @@ from qpid_ha_broker.events.scan import durable_only
 from qpid_ha_broker.ha.replica import transient_count
 from qpid_ha_broker.model.logs.local_log import LocalPart
 from qpid_ha_broker.model.logs.log import LogBatch
+from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.server.stores import writer as store_writer
 from qpid_ha_broker.server.stores.appender import JournalAppender
@@ -43,6 +44,15 @@ def after_power_cut(disk: SimulatedDisk) -> tuple[Resources, Recovered]:
     resources = Resources(Reader())
     found = recover(disk.after_power_cut(), resources.sets, apply_all=True)
     return resources, found
+
+
+async def queue_on_disk(owner: Owner) -> Queue:
+    """Of a store that was started, and has written that the queue is there."""
+    owner.start()
+    queue = owner.queue("q")
+    owner.turn()
+    await owner.committed(owner.resources.replicated.log.written)
+    return queue
 
 
 def payloads(resources: Resources, name: str) -> list[bytes]:
@@ -101,10 +111,7 @@ async def test_what_gathers_during_a_sync_goes_with_the_next_one(tmp_path: Path)
 async def test_what_nobody_asked_to_keep_waits_only_for_what_came_before(tmp_path: Path) -> None:
     held = Held(SimulatedDisk(Random(1)))
     owner = Owner(tmp_path, held)
-    owner.start()
-    queue = owner.queue("q")
-    owner.turn()
-    await owner.committed(owner.resources.replicated.log.written)
+    queue = await queue_on_disk(owner)
     syncs = held.syncs
 
     owner.publish(queue, b"passing", durable=False)
@@ -196,10 +203,7 @@ async def test_on_a_full_disk_it_waits_says_so_once_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     owner = Owner(tmp_path)
-    owner.start()
-    queue = owner.queue("q")
-    owner.turn()
-    await owner.committed(owner.resources.replicated.log.written)
+    queue = await queue_on_disk(owner)
     owner.disk.capacity = 0
     token = owner.publish(queue, bytes(SEGMENT_BYTES))
     owner.turn()
@@ -220,10 +224,7 @@ async def test_without_file_descriptors_it_waits_says_so_once_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     owner = Owner(tmp_path)
-    owner.start()
-    queue = owner.queue("q")
-    owner.turn()
-    await owner.committed(owner.resources.replicated.log.written)
+    queue = await queue_on_disk(owner)
     owner.disk.fail(1, errno.EMFILE, of=("create",), times=3)
     token = owner.publish(queue, bytes(SEGMENT_BYTES))
     owner.turn()
@@ -246,10 +247,7 @@ async def test_a_disk_that_hangs_is_told_and_that_it_goes_on(
     monkeypatch.setattr("qpid_ha_broker.server.stores.progress.STALLED_S", 0.0)
     held = Held(SimulatedDisk(Random(1)))
     owner = Owner(tmp_path, held)
-    owner.start()
-    queue = owner.queue("q")
-    owner.turn()
-    await owner.committed(owner.resources.replicated.log.written)
+    queue = await queue_on_disk(owner)
     held.hold()
     token = owner.publish(queue, b"waits")
     owner.turn()
@@ -294,10 +292,7 @@ def test_the_time_in_which_the_process_was_stopped_is_not_the_disks() -> None:
 @in_event_loop
 async def test_a_disk_that_fails_is_told_and_nothing_is_committed_any_more(tmp_path: Path, kind: str) -> None:
     owner = Owner(tmp_path)
-    owner.start()
-    queue = owner.queue("q")
-    owner.turn()
-    await owner.committed(owner.resources.replicated.log.written)
+    queue = await queue_on_disk(owner)
     owner.disk.fail(1, errno.EIO, of=(kind,))
     token = owner.publish(queue, b"lost")
     owner.turn()

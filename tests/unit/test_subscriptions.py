@@ -8,7 +8,7 @@ import proton
 import pytest
 
 from model_support import TextReader, picture
-from paired_engines import PairedBroker, PairedClient, queued_bodies
+from paired_engines import PairedBroker, PairedClient, client_of, queued_bodies
 from paired_links import condition, status, subscribe
 from paired_proxy import PairedProxy, paired_broker
 from qpid_ha_broker.amqp.nodes.subscriptions import Subscriber
@@ -25,12 +25,6 @@ OWN_NAME = "subscription:shop:orders"
 @pytest.fixture
 def broker() -> PairedBroker:
     return PairedBroker()
-
-
-def client_of(broker: PairedBroker, container: str, user: str = "") -> PairedClient:
-    client = PairedClient(broker, container=container, user=user)
-    broker.settle_down()
-    return client
 
 
 def publish(broker: PairedBroker, address: str, *bodies: str) -> None:

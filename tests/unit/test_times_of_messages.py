@@ -26,11 +26,6 @@ def broker() -> PairedBroker:
     return broker
 
 
-@pytest.fixture
-def client(broker: PairedBroker) -> PairedClient:
-    return broker.connect()
-
-
 def annotated(body: str, **annotations: Any) -> proton.Message:
     named = {proton.symbol(f"x-opt-{name.replace('_', '-')}"): value for name, value in annotations.items()}
     return proton.Message(body, annotations=named)

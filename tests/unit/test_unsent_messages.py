@@ -9,7 +9,7 @@ import proton
 import pytest
 
 from paired_engines import PairedBroker, PairedClient
-from paired_proxy import PairedProxy, paired_broker
+from paired_proxy import PairedProxy
 from paired_remote import PairedRemote
 from qpid_ha_broker.amqp.connections.relayed_memory import COPIES
 from qpid_ha_broker.amqp.links.consumer_credit import HELD_S
@@ -19,12 +19,6 @@ from session_support import FIRST
 
 FRAME_BYTES = 1024
 COUNT = 10
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    """Where clients connect."""
-    return paired_broker(request.param)
 
 
 class Narrow:

@@ -14,19 +14,12 @@ import pytest
 
 from paired_engines import PairedBroker, PairedClient
 from paired_links import subscribe
-from paired_proxy import paired_broker
 from qpid_ha_broker.amqp.nodes.queue_messages import QueueMessages
 from qpid_ha_broker.model.errors import Unavailable
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 
 BACKUPS = "backups"
-
-
-@pytest.fixture(params=["direct", "proxied"])
-def broker(request: pytest.FixtureRequest) -> PairedBroker:
-    """Where clients connect."""
-    return paired_broker(request.param)
 
 
 def log_of(broker: PairedBroker) -> Log:

@@ -11,18 +11,27 @@ from paired_engines import PairedBroker
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.logs.write_times import BUCKET_MS, MAX_NOTES, WriteTimes
 
+FIRST_MS = 1_000_000
 
-@pytest.mark.parametrize("seed", range(20))
-def test_what_is_skipped_came_before_and_hardly_anything_else_is_left(seed: int) -> None:
-    random, times = Random(seed), WriteTimes()
+
+def noted(random: Random) -> tuple[WriteTimes, list[int]]:
+    """What was noted at 500 times, of some events or of none, and when each event came."""
+    times = WriteTimes()
     came_ms: list[int] = []
-    now_ms = 1_000_000
+    now_ms = FIRST_MS
     for _ in range(500):
         now_ms += random.choice([0, 1, 7, 50, 5000])
         came_ms += [now_ms] * random.randrange(4)
         times.note(now_ms, len(came_ms))
+    return times, came_ms
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_skipped_came_before_and_hardly_anything_else_is_left(seed: int) -> None:
+    random = Random(seed)
+    times, came_ms = noted(random)
     for _ in range(200):
-        asked_ms = random.randrange(1_000_000 - 10, now_ms + 10)
+        asked_ms = random.randrange(FIRST_MS - 10, came_ms[-1] + 10)
         skipped = times.last_before(asked_ms)
         assert all(each < asked_ms for each in came_ms[:skipped])
         assert all(each >= asked_ms - BUCKET_MS for each in came_ms[skipped:])
@@ -30,13 +39,8 @@ def test_what_is_skipped_came_before_and_hardly_anything_else_is_left(seed: int)
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_event_is_dated_never_before_it_came_and_hardly_later(seed: int) -> None:
-    random, times = Random(seed), WriteTimes()
-    came_ms: list[int] = []
-    now_ms = 1_000_000
-    for _ in range(500):
-        now_ms += random.choice([0, 1, 7, 50, 5000])
-        came_ms += [now_ms] * random.randrange(4)
-        times.note(now_ms, len(came_ms))
+    random = Random(seed)
+    times, came_ms = noted(random)
     after = random.randrange(len(came_ms) - 1)
     lsn, up_to = after, random.randrange(after + 1, len(came_ms) + 1)
     while lsn < up_to:

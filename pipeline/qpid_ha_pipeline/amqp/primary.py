@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from qpid_ha_config.addresses import Address
+from qpid_ha_config.closing import Closing
 from qpid_ha_pipeline.amqp.brokers import Cluster
 from qpid_ha_pipeline.amqp.connection import BrokerConnection, BrokerLost, LedElsewhere
 from qpid_ha_pipeline.errors import PipelineError
@@ -22,7 +22,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 Result = TypeVar("Result")
 
 
-class PrimaryConnection:
+class PrimaryConnection(Closing):
     """A connection that is made when it is needed, and made anew when it broke."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -33,14 +33,6 @@ class PrimaryConnection:
         self._others: dict[Address, BrokerConnection] = {}
         """To brokers that lead sets of nodes, beside the one that serves us."""
         self._nodes: dict[str, NodeConnection] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Drop the connections, if there are any."""
