@@ -31,6 +31,7 @@ from bench import (
     message_groups,
     metrics,
     module_changes,
+    one_at_a_time,
     paging,
     proton_client,
     proxies,
@@ -103,6 +104,8 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "groups": groups.measure_groups,
     "message-groups": message_groups.measure_message_groups,
     "paging": paging.measure_paging,
+    "one-at-a-time": one_at_a_time.measure_memory,
+    "one-at-a-time-durable": one_at_a_time.measure_durable,
     "module-changes": module_changes.measure_module_changes,
     "engine": engine_batches.measure_engines,
 }

@@ -228,6 +228,48 @@ def test_a_message_at_rest_has_no_entry_and_one_header_with_others() -> None:
     assert [len(block.headers) for block in blocks_of(alike)] == [1, 512]
 
 
+def test_small_bodies_at_rest_are_one_object_until_somebody_asks_for_them() -> None:
+    messages = MessageSequence()
+    for message_id in range(1, 4 * 512 + 2):
+        messages.append_plain(message_id, COMMON, b"body %d" % message_id)
+    assert [block.joined is not None for block in blocks_of(messages)] == [True, True, False, False, False]
+    assert sum(len(block.bodies) for block in blocks_of(messages)) == 2 * 512 + 1
+    found = messages.find(700)
+    assert found is not None
+    assert found.body == b"body 700"
+    assert [block.joined is not None for block in blocks_of(messages)][:2] == [True, False]
+    del found
+    assert [entry.body for entry in messages] == [b"body %d" % message_id for message_id in range(1, 4 * 512 + 2)]
+
+
+def test_bodies_that_were_looked_at_are_joined_again_when_nobody_has_them_any_more() -> None:
+    messages = MessageSequence()
+    for message_id in range(1, 10 * 512 + 1):
+        messages.append_plain(message_id, COMMON, b"body %d" % message_id)
+    kept = messages.find(600)
+    assert kept is not None
+    body = kept.body
+    del kept
+    assert len(seen_by(Cursor(messages))) == 10 * 512
+    states = [(block.is_closed, block.joined is not None) for block in blocks_of(messages)]
+    assert states[:4] == [(True, True), (True, False), (True, True), (True, True)], "somebody has one of the second's"
+    found = messages.find(600)
+    assert found is not None
+    assert found.body is body
+
+
+def test_bodies_that_another_queue_has_or_that_are_large_stay_as_they_are() -> None:
+    here, elsewhere, large = MessageSequence(), MessageSequence(), MessageSequence()
+    for message_id in range(1, 4 * 512 + 1):
+        body = b"body %d" % message_id
+        here.append_plain(message_id, COMMON, body)
+        elsewhere.append_plain(message_id, COMMON, body)
+        large.append_plain(message_id, COMMON, bytes(sequence.JOINED_BYTES + 1))
+    assert not [block for queue in (here, elsewhere, large) for block in blocks_of(queue) if block.joined is not None]
+    pairs = zip(here, elsewhere, strict=True)
+    assert all(one.body is other.body for one, other in pairs)
+
+
 def test_who_looks_through_all_leaves_few_entries_behind_and_sees_what_came() -> None:
     messages = plain(40 * 512)
     cursor = Cursor(messages)

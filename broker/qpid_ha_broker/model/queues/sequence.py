@@ -19,6 +19,8 @@ these a block is, nobody sees, and an `Entry` is the only one of its message, as
 7. A cold block is opened, as in 3.: its bodies are paged out, and come as any others do, or all at once. Closed as in
    4., it is cold again if no body came, or is in another file since.
 8. A newer snapshot replaces the file in which a cold block's messages are: it stays cold, and points to the new one.
+9. A block is full and two others came behind it, or it is closed again: its bodies, if they are small and nobody else
+   has one, are joined to one, because each of them takes 44 bytes besides what is in it.
 
 | from | by | to |
 | --- | --- | --- |
@@ -39,10 +41,10 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from itertools import accumulate, repeat
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from qpid_ha_broker.events.types import Enqueued
 from qpid_ha_broker.model.errors import fresh
@@ -61,6 +63,12 @@ SEAL_LENGTH = 64
 
 OPENED_LENGTH: Final = 4
 """So many blocks that were opened stay so, at least: whoever looks goes from one to the next and back."""
+
+JOINED_BYTES: Final = 256
+"""Bodies of a block at rest are joined if they are this small on average: to join larger ones gains little."""
+
+JOINED_BEHIND: Final = 2
+"""A full block is looked at for that when so many full ones are behind it."""
 
 _entry_id = attrgetter("id")
 _first_id = attrgetter("first_id")
@@ -101,16 +109,33 @@ SUBMITTED = Holder()
 """Holds what is to leave, or to come back, until the group of its set has given that a place."""
 
 
+class JoinedBodies:
+    """Bodies behind each other in one object."""
+
+    __slots__ = ("_data", "_ends")
+
+    def __init__(self, bodies: Collection[bytes]) -> None:
+        self._data = b"".join(bodies)
+        self._ends = array("I", accumulate(map(len, bodies)))
+
+    def __iter__(self) -> Iterator[bytes]:
+        data, start = self._data, 0
+        for end in self._ends:
+            yield data[start:end]
+            start = end
+
+
 class SequenceBlock:
     """A run of messages. `live` counts those that are still in the queue.
 
     Open: `entries` has them, `ids`, `headers` and `bodies` are empty. Closed: the other way round, and `headers` is one
-    for all of them, if they are alike. Cold: it is closed, `cold` has them, and all else is empty. What is empty is one
-    list for all blocks: ten thousand queues have a block each.
+    for all of them, if they are alike; `bodies` is empty once they are `joined`. Cold: it is closed, `cold` has them,
+    and all else is empty. What is empty is one list for all blocks: ten thousand queues have a block each.
     """
 
     __slots__ = (
-        "bodies", "cold", "entries", "first_id", "headers", "ids", "is_closed", "live", "next", "waiting", "was_cold"
+        "bodies", "cold", "entries", "first_id", "headers", "ids", "is_closed", "joined", "live", "next", "waiting",
+        "was_cold",
     )  # fmt: skip
 
     def __init__(self, first_id: int) -> None:
@@ -124,6 +149,7 @@ class SequenceBlock:
         self.ids: array[int] = _NO_IDS
         self.headers: list[MessageHeader] = _NO_HEADERS
         self.bodies: list[Body] = _NO_BODIES
+        self.joined: JoinedBodies | None = None
         self.cold: ColdMessages | None = None
         self.was_cold: ColdMessages | None = None
         """Of an open block: what it was, and may be again. None once a body of it is elsewhere."""
@@ -138,7 +164,7 @@ class SequenceBlock:
         """Nothing is in it any more, nor was."""
         self.is_closed = True
         self.waiting = 0
-        self.cold = self.was_cold = None
+        self.cold = self.was_cold = self.joined = None
         self.entries, self.ids, self.headers, self.bodies = _NO_ENTRIES, _NO_IDS, _NO_HEADERS, _NO_BODIES
 
     def begin_columns(self, message_id: int, header: MessageHeader, body: Body) -> None:
@@ -152,8 +178,9 @@ class SequenceBlock:
                 self.unpack()
                 self.was_cold = cold
             headers = self.headers if len(self.headers) == len(self.ids) else repeat(self.headers[0])
-            self.entries = list(map(Entry, self.ids, headers, self.bodies, repeat(self)))
-            self.ids, self.headers, self.bodies = _NO_IDS, _NO_HEADERS, _NO_BODIES
+            bodies = self.bodies if self.joined is None else self.joined
+            self.entries = list(map(Entry, self.ids, headers, bodies, repeat(self)))
+            self.ids, self.headers, self.bodies, self.joined = _NO_IDS, _NO_HEADERS, _NO_BODIES, None
             self.is_closed = False
         return self.entries
 
@@ -175,9 +202,18 @@ class SequenceBlock:
             return
         self.ids = array("Q", map(_entry_id, entries))
         self.headers, self.bodies = list(map(_header, entries)), list(map(_body, entries))
-        self.entries = _NO_ENTRIES
+        self.entries = entries = _NO_ENTRIES
         self.is_closed = True
         self.share_header()
+        self.join_bodies()
+
+    def join_bodies(self) -> None:
+        """Have the bodies as one, if nobody else has any of them: another queue, say, would keep it all the same."""
+        bodies = cast("list[bytes]", self.bodies)  # which is seen to here
+        if set(map(type, bodies)) != {bytes} or set(map(sys.getrefcount, bodies)) != _UNREFERRED:
+            return
+        if sum(map(len, bodies)) <= JOINED_BYTES * len(bodies):
+            self.joined, self.bodies = JoinedBodies(bodies), _NO_BODIES
 
     def share_header(self) -> None:
         """Have one header for all, if they are alike."""
@@ -618,6 +654,8 @@ class MessageSequence:
     def _add_block(self, first_id: int) -> SequenceBlock:
         if self._last.is_closed:
             self._last.share_header()
+            if len(self._blocks) > JOINED_BEHIND:  # what came last, its publisher's turn still has
+                self._blocks[-JOINED_BEHIND - 1].join_bodies()
         elif self._last.live >= BLOCK_LENGTH:
             self.opened.note(self._last)
         block = SequenceBlock(first_id)
