@@ -11,8 +11,8 @@ import pytest
 from qpid_ha_broker.access.logins import Logins
 from qpid_ha_broker.access.scram import UserLogin
 from qpid_ha_broker.amqp.wire.engine import Engine
-from qpid_ha_broker.amqp.wire.peer_input import Security
-from qpid_ha_broker.amqp.wire.sasl_server import HEADER, SaslServer, SaslState, offered_mechanisms
+from qpid_ha_broker.amqp.wire.peer_input import PeerInput, Security
+from qpid_ha_broker.amqp.wire.sasl_server import AHEAD_BYTES_MOST, HEADER, SaslServer, SaslState, offered_mechanisms
 from qpid_ha_broker.server.runtime.engines import EngineFactory, SaslConfiguration, client_engine
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
@@ -57,6 +57,15 @@ def server(there: Logins, sasl: SaslConfiguration | None = None, **values: objec
     return EngineFactory(lambda: own, ADDRESS, sasl, logins=there).make()
 
 
+def compute(login: PeerInput | SaslServer) -> None:
+    """As a broker does, beside its loop."""
+    asked = login.take_asked()
+    if asked is not None and isinstance(login, SaslServer):
+        login.checked(asked.is_right())
+    elif asked is not None:
+        login.password_checked(asked.is_right())
+
+
 def meet(client: Engine, ours: Engine) -> list[str]:
     """Both talk until nothing more is said; what our handler was told."""
     seen, of_client = Seen(), Seen()
@@ -66,6 +75,7 @@ def meet(client: Engine, ours: Engine) -> list[str]:
             output = one.take_output()
             if output:
                 other.push(output)
+                compute(other.input)
             other.process(seen if other is ours else of_client)  # type: ignore[arg-type]
     return seen.told
 
@@ -132,6 +142,7 @@ def test_a_user_who_is_removed_while_he_logs_in_does_not_get_in() -> None:
     there = logins(OLGA)
     sasl = sasl_of(there)
     sasl.feed(HEADER + init("PLAIN", b"\0olga\0geheim"))
+    compute(sasl)
     assert (sasl.state, sasl.is_in_force) == (SaslState.IN, True)
     there.by_name = {}
     assert not sasl.is_in_force
@@ -160,12 +171,43 @@ def test_a_login_may_come_in_any_pieces_and_what_is_behind_it_goes_on(cut: int) 
     for part in (data[:cut], data[cut:]):
         if sasl.state is not SaslState.IN:
             sasl.feed(part)
+            compute(sasl)
             rest = sasl.rest
         else:
             rest += part
     assert (sasl.state, rest) == (SaslState.IN, AMQP_HEADER)
     said = sasl.take_said()
     assert offered_mechanisms(said) == ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS")
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_what_is_said_behind_a_password_waits_until_that_is_computed(is_right: bool) -> None:
+    sasl = sasl_of(logins(OLGA))
+    sasl.feed(HEADER + init("PLAIN", b"\0olga\0geheim") + AMQP_HEADER[:3])
+    sasl.feed(AMQP_HEADER[3:])
+    assert (sasl.state, sasl.rest, sasl.login) == (SaslState.CHECK, b"", None)
+    assert sasl.take_asked() is not None
+    assert sasl.take_asked() is None
+    sasl.checked(is_right)
+    assert (sasl.state, sasl.rest) == ((SaslState.IN, AMQP_HEADER) if is_right else (SaslState.FAILED, b""))
+
+
+def test_who_is_removed_while_his_password_is_computed_does_not_get_in() -> None:
+    there = logins(OLGA)
+    sasl = sasl_of(there)
+    sasl.feed(HEADER + init("PLAIN", b"\0olga\0geheim"))
+    there.by_name = {}
+    sasl.checked(True)
+    assert (sasl.state, sasl.login) == (SaslState.FAILED, None)
+
+
+def test_behind_a_password_nobody_says_more_than_is_kept() -> None:
+    sasl = sasl_of(logins(OLGA))
+    sasl.feed(HEADER + init("PLAIN", b"\0olga\0geheim"))
+    for _ in range(10):
+        sasl.feed(bytes(AHEAD_BYTES_MOST // 8))
+    sasl.checked(True)
+    assert (sasl.state, sasl.login) == (SaslState.FAILED, None)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +251,7 @@ def test_who_is_not_among_the_users_is_left_to_proton_where_there_is_a_file(
     sasl = sasl_of(logins(OLGA), has_file=has_file)
     came = HEADER + init(mechanism, response)
     sasl.feed(came)
+    compute(sasl)
     assert sasl.state is state
     if state is SaslState.OTHERS:
         assert sasl.rest == came

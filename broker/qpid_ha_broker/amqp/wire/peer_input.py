@@ -26,7 +26,7 @@ from qpid_ha_broker.amqp.wire.batches import frame_walk
 from qpid_ha_broker.amqp.wire.frame_stream import HEADER, FrameStream
 from qpid_ha_broker.amqp.wire.message_format import FormatReader
 from qpid_ha_broker.amqp.wire.sasl_server import HEADER as SASL_HEADER
-from qpid_ha_broker.amqp.wire.sasl_server import SaslServer, SaslState
+from qpid_ha_broker.amqp.wire.sasl_server import PasswordAsked, SaslServer, SaslState
 
 _ATTACH: Final = bytes((0, 0x53, 0x12))
 """How an attach begins, behind the header of its frame. Where it is found in other bytes, nothing is lost by a cut."""
@@ -156,6 +156,17 @@ class PeerInput:
     def user(self) -> str:
         """Who of the users of the cluster the peer has logged in as; empty: as none of them."""
         return "" if self.login is None or self.login.login is None else self.login.login.name
+
+    def take_asked(self) -> PasswordAsked | None:
+        """A password that the peer has said, for somebody to compute whether it is right; None: there is none, or it has
+        been taken."""
+        return None if self.login is None else self.login.take_asked()
+
+    def password_checked(self, is_right: bool) -> None:
+        """What was computed; what the peer has said behind its password goes on."""
+        if self.login is not None:
+            self.login.checked(is_right)
+            self._push_login(self.login, b"")
 
     def take_said(self) -> bytes:
         """What the peer is to be sent before all that Proton has for it."""

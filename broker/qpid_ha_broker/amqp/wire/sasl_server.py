@@ -7,7 +7,7 @@ read here. Who turns out to be somebody else is left to Proton, as if it had sai
 | --- | --- | --- |
 | no SASL, or what is none | any | OTHERS: Proton is given all of it |
 | another mechanism than SCRAM-SHA-512, SCRAM-SHA-256, PLAIN | any | OTHERS |
-| one of these, and a user who is among them | any | a proof of the password is asked for: IN, or FAILED |
+| one of these, and a user who is among them | any | a proof of the password is asked for, or what was said is computed: IN, or FAILED |
 | one of these, and another user | all are known | OTHERS where there is a file of users; else as for a wrong password |
 | | not all yet | OTHERS where there is a file, and who fails there is turned away; else TURNED_AWAY |
 | what is no frame, no mechanism that was offered, no SCRAM | any | FAILED |
@@ -21,7 +21,7 @@ import hmac
 import struct
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import proton
 
@@ -41,6 +41,8 @@ from qpid_ha_broker.amqp.wire.values import value_of
 HEADER: Final = b"AMQP\x03\x01\x00\x00"
 FRAME_BYTES_MOST: Final = 4096
 """Of a frame of a login; the standard lets a server take 512."""
+AHEAD_BYTES_MOST: Final = 64 * 1024
+"""Of what a client says behind its password, before it has been told that it is in."""
 PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (*DIGESTS, PLAIN)
 """By which a user of the cluster logs in, the strongest first."""
@@ -57,6 +59,7 @@ class SaslState(Enum):
     HEADER = "the client has said nothing"
     INIT = "mechanisms are offered"
     PROOF = "SCRAM: the challenge is sent"
+    CHECK = "PLAIN: somebody computes whether that is the password"
     LAST = "SCRAM: the client has proved that it knows the password, and is told that we do"
     IN = "the client is a user of the cluster"
     OTHERS = "Proton is to do it"
@@ -65,6 +68,21 @@ class SaslState(Enum):
 
 
 ENDS: Final = (SaslState.IN, SaslState.OTHERS, SaslState.FAILED, SaslState.TURNED_AWAY)
+
+
+class PasswordAsked(NamedTuple):
+    """What a client has said, and whoever drives its login is to compute."""
+
+    verifier: Verifier
+    password: str
+
+    def __repr__(self) -> str:
+        """Not for logs."""
+        return f"PasswordAsked({self.verifier!r})"
+
+    def is_right(self) -> bool:
+        """Whether it is the password. Takes long: not on the loop."""
+        return self.verifier.knows(self.password)
 
 
 class SaslServer:
@@ -97,6 +115,7 @@ class SaslServer:
         self._said: list[bytes] = []
         self._exchange: ScramExchange | None = None
         self._candidate: UserLogin | None = None
+        self._asked: PasswordAsked | None = None
 
     @property
     def is_in_force(self) -> bool:
@@ -111,7 +130,7 @@ class SaslServer:
     def feed(self, data: bytes) -> None:
         """Bytes came."""
         self._came += data
-        while self.state not in ENDS:
+        while self.state not in ENDS and self.state is not SaslState.CHECK:
             if self.state is SaslState.HEADER:
                 if not self._read_header():
                     return
@@ -121,6 +140,26 @@ class SaslServer:
                 return
             if self.state not in ENDS:
                 self._take(*frame)
+        if self.state is SaslState.CHECK and len(self._came) > AHEAD_BYTES_MOST:
+            self._fail()
+        self._hand_over_rest()
+
+    def take_asked(self) -> PasswordAsked | None:
+        """What is to be computed, once; then `checked` is to be called."""
+        asked, self._asked = self._asked, None
+        return asked
+
+    def checked(self, is_right: bool) -> None:
+        """Whether the client has said the password."""
+        if self.state is not SaslState.CHECK:
+            return
+        if is_right:
+            self._let_in()
+        else:
+            self._fail()
+        self._hand_over_rest()
+
+    def _hand_over_rest(self) -> None:
         if self.state is SaslState.IN:
             self.rest, self._came = self._came, b""
 
@@ -197,10 +236,8 @@ class SaslServer:
             if self._exchange is not None:
                 self.state = SaslState.PROOF
                 self._say(_CHALLENGE, [self._exchange.challenge(verifier)])
-            elif verifier.knows(password):
-                self._let_in()
             else:
-                self._fail()
+                self.state, self._asked = SaslState.CHECK, PasswordAsked(verifier, password)
 
     def _nobodys(self, mechanism: str, user: str) -> Verifier:
         return nobodys_verifier(mechanism, user, hmac.digest(self._secret, mechanism.encode(), "sha256"))

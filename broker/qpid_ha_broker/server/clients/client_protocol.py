@@ -125,7 +125,24 @@ class ClientProtocol(asyncio.Protocol):
             connection.receive(piece, budget)
             if budget.is_spent:
                 break
+        if not connection.is_open:
+            self._check_password(connection)
         self._broker.schedule_turn()
+
+    def _check_password(self, connection: Connection) -> None:
+        """If the client has said one."""
+        came = connection.engine.input
+        asked = came.take_asked()
+        if asked is None:
+            return
+
+        def go_on(is_right: bool) -> None:
+            self._broker.set_time()
+            came.password_checked(is_right)
+            connection.receive(b"")
+            self._broker.schedule_turn()
+
+        self.engines.password_checks.start(asked, lambda: self.connection is connection, go_on)
 
     @property
     def _is_behind(self) -> bool:

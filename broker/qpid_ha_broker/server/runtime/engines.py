@@ -17,6 +17,7 @@ from qpid_ha_broker.amqp.wire.peer_input import Security
 from qpid_ha_broker.amqp.wire.sasl_server import HEADER, SaslServer, offered_mechanisms
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_broker.server.runtime.kept_logins import KeptLogins
+from qpid_ha_broker.server.runtime.password_checks import PasswordChecks
 from qpid_ha_broker.server.runtime.tls import Callers, listener_context
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import SettingsError
@@ -63,8 +64,10 @@ class EngineFactory:
         sasl: SaslConfiguration | None,
         on_fault: OnFault | None = None,
         logins: Logins | None = None,
+        password_checks: PasswordChecks | None = None,
     ) -> None:
         """`logins`: the users of the cluster; None: there are none, and there is no cluster."""
+        self.password_checks = password_checks or PasswordChecks()
         self._current = current
         self._on_fault = on_fault
         self._logins = logins
@@ -140,6 +143,7 @@ class Engines:
         self._on_fault = on_fault
         self.kept = kept or KeptLogins(lambda: True)
         """Whom the cluster lets in."""
+        self._password_checks = PasswordChecks()
         self._factories: list[EngineFactory] = []
         self._sasl: SaslConfiguration | None = None
 
@@ -151,7 +155,9 @@ class Engines:
 
     def for_listener(self, address: Address) -> EngineFactory:
         """Raises SettingsError when TLS or SASL cannot work."""
-        factory = EngineFactory(self._current, address, self._sasl, self._on_fault, self.kept.users)
+        factory = EngineFactory(
+            self._current, address, self._sasl, self._on_fault, self.kept.users, self._password_checks
+        )
         self._factories.append(factory)
         return factory
 
@@ -177,6 +183,7 @@ class Engines:
 
     def close(self) -> None:
         """Nobody is let in any more."""
+        self._password_checks.cancel()
         if self._sasl is not None:
             self._sasl.close()
 
