@@ -58,6 +58,18 @@ def test_a_queue_and_a_topic_have_one_name(client: BlockingClient, management: M
     assert management.ask("READ", type="exchange", name=address).status == 404
 
 
+def test_a_queue_that_jms_made_gives_what_is_urgent_first_and_others_in_order(
+    client: BlockingClient, address: str
+) -> None:
+    own = client.receiver(None, 0, Asks("temporary-queue", dynamic=True))
+    plain = client.sender(f"{address}.plain")
+    for sender in (client.sender(address, options=Asks("queue")), client.sender(own.link.remote_source.address), plain):
+        for body, priority in (("a", 4), ("b", 0), ("c", 9), ("d", 4), ("e", 5)):
+            assert client.offer(sender, Message(body, priority=priority)).state == ACCEPTED
+    assert bodies(client.consume(address)) == bodies(client.drain(own)) == ["c", "e", "a", "d", "b"]
+    assert bodies(client.consume(f"{address}.plain")) == ["a", "b", "c", "d", "e"]
+
+
 def test_an_anonymous_producer_says_which(client: BlockingClient, address: str) -> None:
     subscriber, relay = client.receiver(f"topic://{address}.*", 0), client.sender(None)
     for kind, name in ((0, address), (1, f"{address}.1")):

@@ -372,7 +372,7 @@ def test_cold_messages_point_to_the_file_that_replaces_theirs() -> None:
     assert messages.cold_within(513, 1100) == [second], "of the third block there is more"
     other = _File("other")
     assert messages.replace_cold(first, first.moved(other, range(512)))
-    assert [entry.id for entry in messages.find_others([1, 600, 1537], {"snapshot"})] == [600, 1537]
+    assert [entry.id for entry in messages.find_all([1, 600, 1537], {"snapshot"})] == [600, 1537]
     assert not messages.replace_cold(second, second.moved(other, range(512))), "it was opened meanwhile"
     found = messages.find(3)
     assert found is not None
@@ -500,7 +500,7 @@ class Comparison:
         elif kind == "bring all" and self.stretches:
             self.bring_all(self.stretches[number % len(self.stretches)])
         elif kind == "give up" and self.stretches:
-            self.messages.give_up_cold(self.stretches[number % len(self.stretches)])
+            self.messages.bring_cold(self.stretches[number % len(self.stretches)], None)
         elif kind == "move" and picked is not None:
             self.move(self.messages.cold_within(picked, NO_LIMIT)[:1], _File(str(number)))
         elif kind == "release" and naive.held:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from heapq import merge
 from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import ClassVar, Final, Protocol
 
-from qpid_ha_broker.model.queues.cold import ColdMessages
 from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.paged import Body
 from qpid_ha_broker.model.queues.queue_arguments import QueueArguments
@@ -89,29 +88,14 @@ class Order(ABC):
     def prepend(self, entries: Sequence[Entry]) -> None:
         """Add entries by ascending id, all below what is here; they take nobody's place. Restart positions after it."""
 
-    def prepend_cold(self, stretches: Sequence[ColdMessages]) -> None:
-        """`prepend` for messages that are on disk alone. Raises TypeError unless `takes_cold`."""
-        raise TypeError(f"{self} takes entries")
+    @abstractmethod
+    def sequences(self) -> Sequence[MessageSequence]:
+        """Where the messages lie, by ascending id: in one, or in one for each level to which something has come, the
+        highest first. What `takes_cold` has its cold messages there."""
 
-    def cold_within(self, first_id: int, last_id: int) -> list[ColdMessages]:
-        """What is cold of the messages from one id to another, none of it with messages outside of that."""
-        return []
-
-    def replace_cold(self, old: ColdMessages, new: ColdMessages) -> bool:
-        """The messages of `old` are in another file now. Whether they are still cold: else nothing is done."""
-        return False
-
-    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
-        """The bodies of messages that are cold, or were when somebody looked; returns how many bytes came."""
-        return 0
-
-    def give_up_cold(self, cold: ColdMessages) -> bool:
-        """Messages that are cold, or were when somebody looked, are not to be read together. Whether they could be."""
-        return False
-
-    def find_others(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
-        """Those of `ids` that are here without what is cold, unless it is in an `outdated` file."""
-        return self.find_all(ids)
+    @abstractmethod
+    def sequence_of(self, priority: int) -> MessageSequence:
+        """Where messages with that AMQP priority lie, or are to."""
 
     @abstractmethod
     def take_all(self) -> list[Entry]:
@@ -186,6 +170,12 @@ class Fifo(MessageSequence, Order):
     __slots__ = ()
 
     takes_cold = True
+
+    def sequences(self) -> Sequence[MessageSequence]:
+        return (self,)
+
+    def sequence_of(self, priority: int) -> MessageSequence:
+        return self
 
     def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
         return HistoryCursor(self, 0) if of_all else Cursor(self)
@@ -275,11 +265,10 @@ class ByPriority(Order):
         """By AMQP priority: without a call, for each message asks twice."""
         self._shares = shares
 
-    def _made(self) -> list[MessageSequence]:
-        return [level for level in self._levels if level is not _NOT_MADE]
+    def sequences(self) -> Sequence[MessageSequence]:
+        return [level for _, level in self.highest_first]
 
-    def _level_for(self, priority: int) -> MessageSequence:
-        """That of messages with this priority, made now if it was not there."""
+    def sequence_of(self, priority: int) -> MessageSequence:
         at = self._level_of[priority]
         if self._levels[at] is _NOT_MADE:
             self._levels[at] = MessageSequence()
@@ -288,10 +277,10 @@ class ByPriority(Order):
         return self._levels[at]
 
     def __len__(self) -> int:
-        return sum(map(len, self._made()))
+        return sum(map(len, self.sequences()))
 
     def __iter__(self) -> Iterator[Entry]:
-        for level in reversed(self._made()):
+        for level in self.sequences():
             yield from level
 
     def walk(self, most: int = NO_LIMIT) -> Iterator[list[Entry]]:
@@ -303,25 +292,29 @@ class ByPriority(Order):
         return self._level_of[priority]
 
     def append(self, entry: Entry) -> Entry | None:
-        self._level_for(entry.header.priority).append(entry)
+        self.sequence_of(entry.header.priority).append(entry)
         return None
 
     def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
         level = self._levels[self._level_of[header.priority]]
         if level is _NOT_MADE:
-            level = self._level_for(header.priority)
+            level = self.sequence_of(header.priority)
         level.append_plain(message_id, header, body)
 
     def remove(self, entry: Entry) -> None:
         self._levels[self._level_of[entry.header.priority]].remove(entry)
 
     def find(self, message_id: int) -> Entry | None:
-        return next((entry for level in self._looked_through() if (entry := level.find(message_id))), None)
+        return next((entry for level in self.sequences() if (entry := level.find(message_id))), None)
 
     def find_all(self, ids: Sequence[int]) -> list[Entry]:
         present: list[Entry] = []
         missing = ids
-        for level in self._looked_through():
+        # What is asked for by its id has mostly been given out, and to look where it is not may open blocks: so highest
+        # first.
+        for level in self.sequences():
+            if not level.length:
+                continue
             here = level.find_all(missing)
             if here:
                 present += here
@@ -331,61 +324,30 @@ class ByPriority(Order):
                 break
         return present
 
-    def _looked_through(self) -> list[MessageSequence]:
-        """Those levels in which a message may be, the highest first: what is asked for by its id has mostly been given
-        out, and to look where it is not may open blocks."""
-        return [level for level in reversed(self._levels) if level.length]
-
-    def _level_with(self, cold: ColdMessages) -> MessageSequence:
-        return self._levels[self._level_of[cold.header.priority]]
-
-    def prepend_cold(self, stretches: Sequence[ColdMessages]) -> None:
-        parts: list[list[ColdMessages]] = [[] for _ in self._levels]
-        for stretch in stretches:
-            parts[self.level_of(stretch.header.priority)].append(stretch)
-        for part in filter(None, parts):
-            self._level_for(part[0].header.priority).prepend_cold(part)
-
-    def cold_within(self, first_id: int, last_id: int) -> list[ColdMessages]:
-        return [cold for level in self._made() for cold in level.cold_within(first_id, last_id)]
-
-    def replace_cold(self, old: ColdMessages, new: ColdMessages) -> bool:
-        return self._level_with(old).replace_cold(old, new)
-
-    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
-        return self._level_with(cold).bring_cold(cold, bodies)
-
-    def give_up_cold(self, cold: ColdMessages) -> bool:
-        return self._level_with(cold).give_up_cold(cold)
-
-    def find_others(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
-        # A level leaves out what is among its own cold messages: there may be others of another level.
-        return [entry for level in self._looked_through() for entry in level.find_others(ids, outdated)]
-
     def prepend(self, entries: Sequence[Entry]) -> None:
         parts: list[list[Entry]] = [[] for _ in self._levels]
         for entry in entries:
             parts[self.level_of(entry.header.priority)].append(entry)
         for part in filter(None, parts):
-            self._level_for(part[0].header.priority).prepend(part)
+            self.sequence_of(part[0].header.priority).prepend(part)
 
     def take_all(self) -> list[Entry]:
-        return sorted((entry for level in self._made() for entry in level.take_all()), key=_entry_id)
+        return sorted((entry for level in self.sequences() for entry in level.take_all()), key=_entry_id)
 
     def dismantle(self) -> Task:
-        for level in self._made():
+        for level in self.sequences():
             yield from level.dismantle()
 
     def newest_before(self, bound: int, limit: int) -> list[Entry]:
-        candidates = [entry for level in self._made() for entry in level.newest_before(bound, limit)]
+        candidates = [entry for level in self.sequences() for entry in level.newest_before(bound, limit)]
         return sorted(candidates, key=_entry_id)[-limit:] if limit > 0 else []
 
     def renumber(self, new_ids: Mapping[int, int]) -> None:
-        for level in self._made():
+        for level in self.sequences():
             level.renumber(new_ids)
 
     def go_back(self, most: int) -> None:
-        for level in self._made():
+        for level in self.sequences():
             level.go_back(most)
 
     def position(self, sharing: bool = False, of_all: bool = False) -> OrderCursor:
@@ -396,10 +358,10 @@ class ByPriority(Order):
         return ArrivalPosition(self, self._levels, message_id)
 
     def id_ahead(self, message_id: int, count: int) -> int:
-        return max((level.id_ahead(message_id, count) for level in self._made()), default=0)
+        return max((level.id_ahead(message_id, count) for level in self.sequences()), default=0)
 
     def newest_id(self, most: int) -> int:
-        return max((level.newest_id(most) for level in self._made()), default=0)
+        return max((level.newest_id(most) for level in self.sequences()), default=0)
 
     def displacing_position(self) -> OrderCursor:
         return PriorityPosition(self, self._levels, FreeCursor, (), lowest_first=True)
@@ -491,9 +453,10 @@ class PriorityPosition(_LevelsPosition):
                 continue
             cursor = cursors[at] or self._cursor(at)
             entries, index = cursor.block.entries, cursor.index
-            if index < len(entries) and entries[index].holder is None:  # as nearly always: `peek` would find it
-                entry = entries[index]
-            elif (entry := cursor.peek()) is None:
+            entry = entries[index] if index < len(entries) else None
+            if entry is None or entry.holder is not None:  # seldom: else it is what `peek` would find
+                entry = cursor.peek()
+            if entry is None:
                 continue
             if shares and 0 < shares[at] <= self._given[at]:
                 resting = True

@@ -221,6 +221,10 @@ class SequenceBlock:
         if len(headers) > 1 and headers.count(headers[0]) == len(headers):
             self.headers = headers[:1]
 
+    def is_cold_elsewhere(self, files: Container[str]) -> bool:
+        """Whether it is cold, in none of `files`."""
+        return self.cold is not None and self.cold.source.name not in files
+
     def place_of(self, message_id: int) -> int:
         """Of the first message with that id or a larger one."""
         if self.cold is not None:
@@ -437,8 +441,11 @@ class MessageSequence:
         entry = self.opened.open(block)[index]
         return None if entry.body is None else entry
 
-    def find_all(self, ids: Sequence[int]) -> list[Entry]:
-        """Those of `ids` that are here. Ids that follow each other as in the log cost next to nothing each."""
+    def find_all(self, ids: Sequence[int], outdated: Container[str] | None = None) -> list[Entry]:
+        """Those of `ids` that are here. Ids that follow each other as in the log cost next to nothing each.
+
+        `outdated`: without those among what is cold, unless that is in one of these files.
+        """
         present: list[Entry] = []
         entries: list[Entry] = []
         at = first_id = end_id = 0
@@ -447,7 +454,8 @@ class MessageSequence:
             if at >= len(entries) or entries[at].id != message_id or entries[at].body is None:
                 if not first_id <= message_id < end_id:
                     block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
-                    entries, first_id = self.opened.open(block), block.first_id
+                    is_left_out = outdated is not None and block.is_cold_elsewhere(outdated)
+                    entries, first_id = [] if is_left_out else self.opened.open(block), block.first_id
                     # Not the last of its own: ids of messages that have left may have come again in the next block.
                     end_id = NO_LIMIT if block.next is None else block.next.first_id
                 at = bisect_left(entries, message_id, key=_entry_id)
@@ -511,49 +519,27 @@ class MessageSequence:
         block.cold = new
         return True
 
-    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes]) -> int:
+    def bring_cold(self, cold: ColdMessages, bodies: Sequence[bytes] | None) -> int:
         """The bodies of messages that are cold, or were when their block was opened; returns how many bytes came.
 
-        None, if a body of them came, or is in another file since.
+        None, if a body of them came, or is in another file since. `bodies` None: they are not to be read together.
         """
         block = self._blocks[max(bisect_right(self._blocks, cold.first_id, key=_first_id) - 1, 0)]
         if block.cold is cold:
             block.unpack()
+            if bodies is None:
+                return 0
             block.bodies = list(bodies)
             return cold.body_bytes
         if block.was_cold is not cold:
             return 0
         block.was_cold = None
         size = 0
-        for entry, body in zip(block.entries, bodies, strict=True):
+        for entry, body in zip(block.entries, bodies, strict=True) if bodies is not None else ():
             if entry.body is not None:
                 entry.body = body
                 size += len(body)
         return size
-
-    def give_up_cold(self, cold: ColdMessages) -> bool:
-        """Messages that are cold, or were when their block was opened, are not to be read together. Whether they could
-        be."""
-        block = self._blocks[max(bisect_right(self._blocks, cold.first_id, key=_first_id) - 1, 0)]
-        if cold not in (block.cold, block.was_cold):
-            return False
-        block.unpack()
-        block.was_cold = None
-        return True
-
-    def find_others(self, ids: Sequence[int], outdated: Container[str]) -> list[Entry]:
-        """Those of `ids` that are here without what is cold, unless it is in an `outdated` file."""
-        kept: list[int] = []
-        first_id = end_id = 0
-        is_kept = True
-        for message_id in ids:
-            if not first_id <= message_id < end_id:
-                block = self._blocks[max(bisect_right(self._blocks, message_id, key=_first_id) - 1, 0)]
-                first_id, end_id = block.first_id, NO_LIMIT if block.next is None else block.next.first_id
-                is_kept = block.cold is None or block.cold.source.name in outdated
-            if is_kept:
-                kept.append(message_id)
-        return self.find_all(kept)
 
     def take_all(self) -> list[Entry]:
         """Empty the sequence; the entries keep their bodies. Cursors go on with what comes later."""
