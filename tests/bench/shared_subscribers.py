@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import proton
@@ -39,7 +40,7 @@ def measure_shared_subscribers(scenario: Scenario) -> Iterator[Measurement]:
         label = f"{kind}, {count} subscribers"
         with fresh_broker(SETTINGS) as broker:
             before = resident_bytes(broker.pid)
-            with Work(lambda pid=broker.pid: processor_s(pid)) as attaching:
+            with Work(partial(processor_s, broker.pid)) as attaching:
                 subscribers = _attached(broker.port, count, capabilities)
             each = (resident_bytes(broker.pid) - before) / count
             note = f"{attaching.processor_s / count * 1e6:.0f} µs of the broker's processor for each"
