@@ -36,6 +36,7 @@ class Scenario:
     paged_messages: int = _amount(2_000_000, quick=8_000)
     """Of 1 KiB: 2 GB."""
     delayed_messages: int = _amount(1_000_000, quick=1_000)
+    shared_subscribers: int = _amount(10_000, quick=20)
     queues: int = _amount(10_000, quick=20)
     connections: int = _amount(1_000, quick=5)
     starts: int = _amount(5, quick=1)

@@ -117,9 +117,9 @@ def publish_and_consume(*flows: Flow) -> None:
         flow.finish()
 
 
-def check_depth(broker: RunningBroker, expected: int) -> None:
-    """Raises BenchError when the broker holds another number of messages than its answers made us believe."""
-    found = ask(broker, "queues", action="read", name=QUEUE)["messages"]
+def check_depth(broker: RunningBroker, expected: int, queue: str = QUEUE) -> None:
+    """Raises BenchError when the queue holds another number of messages than the broker's answers made us believe."""
+    found = ask(broker, "queues", action="read", name=queue)["messages"]
     if found != expected:
         raise BenchError(f"the queue holds {found} messages, and should hold {expected}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from proton import Delivery, Message
@@ -72,7 +73,7 @@ def test_what_an_operator_moves_and_redirects_is_asked_of_the_primary_and_comes_
     for queue in ("from", "red", "copied"):
         primary.ask("queues", action="create", name=queue, arguments={})
     primary.ask("exchanges", action="bind", name="x", queue="red", key="red")
-    asked: list[dict[str, object]] = [
+    asked: list[dict[str, Any]] = [
         {"action": "copy", "name": "from", "to": "copied"},
         {"action": "redirect", "name": "from", "exchange": "x"},
         {"action": "move", "name": "from", "to": "copied"},

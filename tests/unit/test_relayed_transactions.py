@@ -290,7 +290,7 @@ def test_a_primary_that_is_lost_before_the_discharge_has_rolled_back(
 def test_what_is_accepted_after_the_primary_was_lost_does_not_count_and_its_consumer_goes_on(
     proxied: PairedProxy, worker: Worker, settles: bool
 ) -> None:
-    """As a transacted session of Qpid JMS does, which hears of it by its commit alone, and goes on with its consumer."""
+    """As a transacted session of Qpid JMS does, which hears of it by its commit, and goes on with its consumer."""
     worker.send("a", "b")
     link = worker.consumer(2)
     first, second = worker.received(link)

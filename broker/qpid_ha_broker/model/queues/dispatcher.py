@@ -18,11 +18,14 @@ How many are asked in turn, each for one message:
 
 A message alone costs its consumer a write, as a hundred do. If a hundred consumers had a few each, again and again, the
 writes would cost more than the messages.
+
+Where there is no policy, and there was time for all, none of many consumers is looked at before it is its turn: a
+message that comes alone costs the same with ten thousand of them as with two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -42,6 +45,8 @@ PASSED_LENGTH: Final = 1000
 """Messages that a consumer may find expired or unwanted at a time, however quick that is."""
 EACH: Final = 32
 """Messages for each consumer that is asked, where there is no time for all."""
+MANY: Final = 32
+"""From so many consumers on they are not all looked at for a message alone; of fewer it is less work to do so."""
 FEWEST: Final = 8
 """So many consumers are asked in turn, however few messages there was time for: of groups each is to have its share."""
 
@@ -145,6 +150,11 @@ class AskingOrder:
         ]
         return [ready[at : at + count] for at in range(0, len(ready), count)]
 
+    @property
+    def asks_all(self) -> bool:
+        """All that have credit are asked in turn."""
+        return not self._at_a_time
+
     def asked_all(self) -> None:
         """There was time for all."""
         self._at_a_time = 0
@@ -173,12 +183,14 @@ class Dispatcher:
     groups are kept together, past one of its group that another consumer has."""
 
     __slots__ = (
+        "_apart",
         "_by_priority",
         "_declined",
         "_gate",
         "_head",
         "_limits",
         "_messages",
+        "_next",
         "_order",
         "_read_group",
         "_shown_lsn",
@@ -202,6 +214,11 @@ class Dispatcher:
         self._by_priority = by_priority
         self._head = messages.open_cursor()
         """Where all consumers stand that take whatever comes."""
+        self._apart: dict[Consumer, None] = {}
+        """Who may find something where a consumer that stands there finds nothing: those who stand elsewhere, or have a
+        session."""
+        self._next = 0
+        """Where in `consumers` the one is who is asked first, if not all are looked at before."""
         self._read_group: GroupReader | None = None
         """Where groups are kept together."""
         self.groups: MessageGroups | None = None
@@ -237,16 +254,19 @@ class Dispatcher:
     def subscribe(self, consumer: Consumer, standing: ConsumerStanding = NO_STANDING) -> None:
         """Serve `consumer` from now on, as soon as it has credit."""
         if consumer.browsing:
-            consumer.position = self._messages.browsing_cursor(consumer.after)
+            self._place(consumer, self._messages.browsing_cursor(consumer.after))
         else:
-            consumer.position = self._position_of(consumer)
+            self._place(consumer, self._position_of(consumer))
         self.consumers.append(consumer)
         if standing != NO_STANDING:
             self._standings[consumer] = standing
 
     def unsubscribe(self, consumer: Consumer) -> None:
         """Serve it no more. What it holds is for the caller to give back."""
-        self.consumers.remove(consumer)
+        at = self.consumers.index(consumer)
+        del self.consumers[at]
+        self._next -= at < self._next
+        self._apart.pop(consumer, None)
         self._leave_position(consumer)
         self._declined.pop(consumer, None)
         self._standings.pop(consumer, None)
@@ -261,7 +281,7 @@ class Dispatcher:
             self._leave_position(consumer)
         self._read_group = read
         for consumer in takers:
-            consumer.position = self._position_of(consumer)
+            self._place(consumer, self._position_of(consumer))
 
     def decline(self, consumer: Consumer, entry: Entry) -> bool:
         """`entry` is back, and `consumer` never gets it again. False: it has declined too many that are here still."""
@@ -274,15 +294,23 @@ class Dispatcher:
                 return False
         declined[entry] = None
         if self.groups is not None:
-            consumer.position = self.groups.decline(entry, consumer)
+            self._place(consumer, self.groups.decline(entry, consumer))
         elif consumer.position is self._head:
-            consumer.position = self._messages.open_cursor()
+            self._place(consumer, self._messages.open_cursor())
         return True
 
     def decline_all(self, consumer: Consumer, ids: Sequence[int]) -> tuple[int, ...]:
         """The same of what `consumer` has declined before it was subscribed here: those of `ids` that are there."""
         entries = self._messages.find_all(ids) if ids else []
         return tuple([entry.id for entry in entries if self.decline(consumer, entry)])
+
+    def _place(self, consumer: Consumer, position: OrderCursor) -> None:
+        """It stands there from now on."""
+        consumer.position = position
+        if position is not self._head or consumer.session_owner is not None:
+            self._apart[consumer] = None
+        else:
+            self._apart.pop(consumer, None)
 
     def _position_of(self, consumer: Consumer) -> OrderCursor:
         is_choosy = consumer.accepts is not None or consumer in self._declined
@@ -357,25 +385,89 @@ class Dispatcher:
         expired: list[Entry] = []
         self.interrupted = self.awaits_answers = self.awaits_bodies = self.awaits_commit = False
         self.awaits_mark = 0
-        ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
         self._shown_lsn = shown_lsn
+        self._takes_committed = proof is LeadProof.PROVEN
+        looks_only = only_browsers or proof is LeadProof.MISSING
         if only_browsers:
             now_ms = 0
-        if only_browsers or proof is LeadProof.MISSING:
+        has_policy = looks_only or self.has_single_taker or self._standings or self.groups is not None
+        if len(self.consumers) >= MANY and not has_policy and self._order.asks_all:
+            given = self._serve_as_asked(limit, now_ms, expired, budget)
+        else:
+            given = self._serve_ready(self._ready(looks_only=looks_only), limit, now_ms, expired, budget)
+        if self.groups is not None:
+            self._note_stopped(self.groups)
+        return [(consumer, entries) for consumer, entries in given.items() if entries], expired
+
+    def _ready(self, *, looks_only: bool) -> list[Consumer]:
+        """Those that have credit, of whom some may be given something. `looks_only`: nobody takes anything."""
+        ready = [consumer for consumer in self.consumers if consumer.credit > 0 and consumer.window_bytes > 0]
+        if looks_only:
             ready = [consumer for consumer in ready if consumer.browsing]
         if self.has_single_taker:
             active = self.active
             ready = [consumer for consumer in ready if consumer.browsing or consumer is active]
-        self._takes_committed = proof is LeadProof.PROVEN
+        return ready
+
+    def _serve_ready(
+        self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], budget: Budget
+    ) -> dict[Consumer, list[Entry]]:
         if len(ready) == 1:
-            given = {ready[0]: self._serve(ready[0], limit, now_ms, expired, budget)}
-        else:
-            serve = self._serve_by_rank if self._standings else self._serve_in_turn
-            given = serve(ready, limit, now_ms, expired, budget)
-            self._order.gave(sum(map(len, given.values())))
-        if self.groups is not None:
-            self._note_stopped(self.groups)
-        return [(consumer, entries) for consumer, entries in given.items() if entries], expired
+            return {ready[0]: self._serve(ready[0], limit, now_ms, expired, budget)}
+        serve = self._serve_by_rank if self._standings else self._serve_in_turn
+        given = serve(ready, limit, now_ms, expired, budget)
+        self._order.gave(sum(map(len, given.values())))
+        return given
+
+    def _serve_as_asked(
+        self, limit: int, now_ms: int, expired: list[Entry], budget: Budget
+    ) -> dict[Consumer, list[Entry]]:
+        """In turn, all that have credit, of whom none is looked at before it is its turn.
+
+        1. A message for each, from the one on whose turn it is, until there is none for those who take whatever comes.
+        2. Then for those who may find some elsewhere; or for all that got one, if there was one for each.
+        """
+        consumers, given, first = self.consumers, dict[Consumer, list[Entry]](), self._next
+        more: Iterable[Consumer] = given
+        for at in chain(range(first, len(consumers)), range(first)):
+            consumer = consumers[at]
+            if consumer.credit <= 0 or consumer.window_bytes <= 0:
+                continue
+            entries = self._serve(consumer, 1, now_ms, expired, budget)
+            if entries:
+                given[consumer] = entries
+                self._next = at + 1
+            elif (others := self._others(consumer)) is not None:
+                more = others
+                break
+            if budget.is_spent:
+                break
+        ready = [
+            consumer
+            for consumer in more
+            if consumer.credit > 0 and consumer.window_bytes > 0 and len(given.get(consumer, ())) < limit
+        ]
+        if ready and not budget.is_spent:
+            self._serve_part(ready, limit, now_ms, expired, budget, given)
+        count = sum(map(len, given.values()))
+        self._order.gave(count)
+        if budget.is_spent:
+            self.interrupted = True
+            self._order.stopped([], 0, count)
+        return given
+
+    def _others(self, consumer: Consumer) -> Iterable[Consumer] | None:
+        """Who may find something, though `consumer` did not; None: anybody.
+
+        Where nothing is there for all, a thousand need not each find that out.
+        """
+        if consumer.position is not self._head:
+            return None
+        entry = self._head.peek()
+        if entry is None:
+            return [other for other in self._apart if other.after is not None]  # who reads also what is held
+        is_kept_back = self._takes_committed and entry.id > self._shown_lsn and consumer.session_owner is None
+        return self._apart if is_kept_back or type(entry.body) is not bytes else None
 
     def _serve_by_rank(
         self, ready: list[Consumer], limit: int, now_ms: int, expired: list[Entry], budget: Budget
@@ -447,7 +539,7 @@ class Dispatcher:
                 if entries:
                     got = given.setdefault(consumer, [])
                     got += entries
-                    if len(got) < limit:
+                    if len(got) < limit and consumer.credit > 0:
                         still_ready.append(consumer)
                 elif finders is None:
                     finders = self._finders(consumer, ready)
@@ -458,12 +550,10 @@ class Dispatcher:
                 return
 
     def _finders(self, consumer: Consumer, ready: list[Consumer]) -> set[Consumer] | None:
-        """Those of `ready` that may find something still, though `consumer` did not; None: everybody.
-
-        Where nothing is there for all, a thousand need not each find that out.
-        """
-        if consumer.position is self._head and self._head.peek() is None:
-            return {other for other in ready if other.after is not None}  # who reads also what others hold
+        """Those of `ready` that may find something still, though `consumer` did not; None: everybody."""
+        others = self._others(consumer)
+        if others is not None:
+            return set(others)
         if self.groups is not None and self.groups.is_exhausted:
             return self.groups.finders(ready)
         return None
