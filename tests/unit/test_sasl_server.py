@@ -10,6 +10,7 @@ import pytest
 
 from qpid_ha_broker.access.logins import Logins
 from qpid_ha_broker.access.scram import UserLogin
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.peer_input import Security
 from qpid_ha_broker.amqp.wire.sasl_server import HEADER, SaslServer, SaslState, offered_mechanisms
@@ -122,6 +123,17 @@ def test_where_not_all_users_are_known_who_is_not_known_is_turned_away_and_not_r
     assert "opened" in meet(client("olga", "geheim"), ours)
 
 
+def test_the_brokers_own_user_is_refused_also_where_not_all_users_are_known() -> None:
+    there = Logins(lambda: False, "replicator")
+    for user, is_certain in (("replicator", True), ("olga", False)):
+        sasl = sasl_of(there, has_file=True)
+        sasl.feed(HEADER + init("PLAIN", f"\0{user}\0wrong".encode()))
+        assert (sasl.state, sasl.is_certain) == (SaslState.OTHERS, is_certain)
+    sasl = sasl_of(there, has_file=True)
+    sasl.feed(HEADER + init("SCRAM-SHA-1", b""))
+    assert (sasl.state, sasl.is_certain) == (SaslState.OTHERS, True)
+
+
 def test_without_users_and_without_a_cluster_a_login_is_protons_alone() -> None:
     assert server(logins()).input.login is None
     assert EngineFactory(settings, ADDRESS, None).make().input.login is None
@@ -137,6 +149,23 @@ def test_a_user_who_is_removed_while_he_logs_in_does_not_get_in() -> None:
     assert not sasl.is_in_force
     there.by_name = {"olga": UserLogin.of("olga", "other", bytes(16), 4096)}
     assert not sasl.is_in_force
+
+
+def test_a_password_that_was_right_once_is_right_again_at_once_and_no_more_when_it_is_changed() -> None:
+    there = logins(OLGA)
+    changed = UserLogin.of("olga", "other", bytes(16), 4096)
+    for _ in range(2):
+        assert there.knows(OLGA, "geheim", b"secret")
+        assert not there.knows(OLGA, "wrong", b"secret")
+        assert not there.knows(changed, "geheim", b"secret")
+    assert there.knows(changed, "other", b"secret")
+    assert there.knows(OLGA, "geheim", b"secret")
+
+
+def test_what_offers_nothing_is_no_offer() -> None:
+    for output in (b"", HEADER, HEADER + b"\0\0\0\x08\2\1\0\0"):
+        with pytest.raises(DecodeError):
+            offered_mechanisms(output)
 
 
 def init(mechanism: str, response: bytes) -> bytes:

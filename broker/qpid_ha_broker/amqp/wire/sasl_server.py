@@ -17,7 +17,6 @@ Turned away is whose socket just ends: every client tries again after that, and 
 
 from __future__ import annotations
 
-import hmac
 import struct
 from collections.abc import Callable
 from enum import Enum
@@ -31,7 +30,6 @@ from qpid_ha_broker.access.scram import (
     ScramError,
     ScramExchange,
     UserLogin,
-    Verifier,
     nobodys_verifier,
     read_plain,
 )
@@ -89,6 +87,8 @@ class SaslServer:
         certified = (name for name in others if name == "EXTERNAL")
         self.offered = tuple(dict.fromkeys((*certified, *own, *others)))
         self.state = SaslState.HEADER
+        self.is_certain = True
+        """That the client is none of the users of the cluster, where it is left to Proton."""
         self.login: UserLogin | None = None
         """Who has logged in; None: nobody yet, or not by a password of the cluster."""
         self.rest = b""
@@ -102,11 +102,6 @@ class SaslServer:
     def is_in_force(self) -> bool:
         """Whether what the client has logged in by, if it has by a password of the cluster, still counts."""
         return self.login is None or self._logins.is_current(self.login)
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether who is not among the users of the cluster is none."""
-        return self._logins.is_complete()
 
     def feed(self, data: bytes) -> None:
         """Bytes came."""
@@ -187,23 +182,24 @@ class SaslServer:
             self._exchange = ScramExchange(response, self._nonce())
             user = self._exchange.user
         candidate = self._candidate = self._logins.by_name.get(user)
+        self.is_certain = user == self._logins.never_kept or self._logins.is_complete()
         if candidate is None and self._has_file:
             self._leave_to_others(HEADER + frame + self._came)
-        elif candidate is None and not self._logins.is_complete():
+        elif candidate is None and not self.is_certain:
             self.state = SaslState.TURNED_AWAY
         else:
-            of = next(iter(DIGESTS)) if self._exchange is None else mechanism
-            verifier = self._nobodys(of, user) if candidate is None else candidate.verifier(of)
+            somebody = self._nobody(user) if candidate is None else candidate
             if self._exchange is not None:
                 self.state = SaslState.PROOF
-                self._say(_CHALLENGE, [self._exchange.challenge(verifier)])
-            elif verifier.knows(password):
+                self._say(_CHALLENGE, [self._exchange.challenge(somebody.verifier(mechanism))])
+            elif self._logins.knows(somebody, password, self._secret):
                 self._let_in()
             else:
                 self._fail()
 
-    def _nobodys(self, mechanism: str, user: str) -> Verifier:
-        return nobodys_verifier(mechanism, user, hmac.digest(self._secret, mechanism.encode(), "sha256"))
+    def _nobody(self, user: str) -> UserLogin:
+        """Answers as a user does who is there."""
+        return UserLogin(user, tuple(nobodys_verifier(mechanism, user, self._secret) for mechanism in DIGESTS))
 
     def _check_proof(self, response: bytes) -> None:
         answer = None if self._exchange is None else self._exchange.finish(response)
@@ -252,6 +248,8 @@ def _decoded(body: bytes) -> tuple[int, list[Any]]:
 
 def offered_mechanisms(output: bytes) -> tuple[str, ...]:
     """Of what a server says first: its header, and a frame with mechanisms. Raises DecodeError."""
+    if len(output) < len(HEADER) + _FRAME.size:
+        raise DecodeError("no frame with mechanisms")
     size, offset, _, _ = _FRAME.unpack_from(output, len(HEADER))
     code, fields = _decoded(output[len(HEADER) + offset * 4 : len(HEADER) + size])
     if code != _OFFER or not fields:

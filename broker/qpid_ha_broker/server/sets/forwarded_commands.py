@@ -31,6 +31,8 @@ from qpid_ha_broker.server.peers.peer_asker import Outcome
 
 LIMIT_S: Final = 25.0
 """After so long nobody waits for the other broker any more."""
+LOOK_LIMIT_S: Final = 5.0
+"""The same where it only looks: who asks many brokers is not to be held up by one that hangs."""
 KEPT_MOST: Final = 1000
 """Answers that are kept, for questions that come again."""
 COMMAND: Final = "command"
@@ -79,9 +81,11 @@ class ForwardedCommands:
         if len(request) > MAX_REQUEST:
             raise ControlError(REFUSED, f"it is too long to be passed on: ask {_where(place)}", {"reason": "refused"})
         question = self._questions.question(Topic.QUERY, request)
-        answer = (await self._questions.ask(question, [place.address], LIMIT_S))[place.address]
+        looks = OPERATIONS.reads(method, params)
+        limit_s = LOOK_LIMIT_S if looks else LIMIT_S
+        answer = (await self._questions.ask(question, [place.address], limit_s))[place.address]
         if not isinstance(answer, Answer):
-            unknown = "" if OPERATIONS.reads(method, params) else "; whether it was done is not known: look first"
+            unknown = "" if looks else "; whether it was done is not known: look before you ask again"
             text = f"{_where(place)} gave no answer ({answer.why}){unknown}"
             raise ControlError(REFUSED, text, {"reason": "unreachable"})
         return _result(answer, place)
