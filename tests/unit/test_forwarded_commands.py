@@ -141,7 +141,7 @@ async def test_who_may_use_the_socket_of_a_machine_of_the_cluster_is_vouched_for
 @in_event_loop
 async def test_what_is_not_for_a_primary_is_not_passed_on(method: str, params: dict[str, object]) -> None:
     with pytest.raises(ControlError, match="not passed on"):
-        await Pair().ask(method=method, **params)
+        await Pair().ask(OLGA, method, **params)
 
 
 @in_event_loop

@@ -67,7 +67,7 @@ def meet(client: Engine, ours: Engine) -> list[str]:
             output = one.take_output()
             if output:
                 other.push(output)
-            other.process(seen if other is ours else of_client)  # type: ignore[arg-type]
+            other.process(seen if other is ours else of_client)
     return seen.told
 
 
@@ -109,7 +109,7 @@ def test_nobody_gets_around_the_login_by_leaving_it_out() -> None:
     ours = server(logins(OLGA), sasl__allow_anonymous=False, sasl__users_db="/nowhere")
     ours.push(AMQP_HEADER + frame(OPEN, ["sneaky", "localhost"]))
     seen = Seen()
-    ours.process(seen)  # type: ignore[arg-type]
+    ours.process(seen)
     assert "opened" not in seen.told
 
 

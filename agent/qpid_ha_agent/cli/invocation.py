@@ -165,7 +165,7 @@ def source_failure(errors: Sequence[SourceError], text: str = "") -> CliFailure:
 def call_cluster(invocation: Invocation, method: str, /, **params: object) -> Any:
     """What the cluster answers; None: the broker is in none, or of a release that does not have this."""
     try:
-        return invocation.call(method, **params)
+        return invocation.call(method, usual_timeout_s=USUAL_TIMEOUT_S, **params)
     except CliFailure as failure:
         if failure.code == METHOD_NOT_FOUND:
             return None

@@ -103,21 +103,22 @@ class SaslServer:
         """Whether what the client has logged in by, if it has by a password of the cluster, still counts."""
         return self.login is None or self._logins.is_current(self.login)
 
-    def feed(self, data: bytes) -> None:
-        """Bytes came."""
+    def feed(self, data: bytes) -> SaslState:
+        """Bytes came; how far it has come then."""
         self._came += data
         while self.state not in ENDS:
             if self.state is SaslState.HEADER:
                 if not self._read_header():
-                    return
+                    return self.state
                 continue
             frame = self._next_frame()
             if frame is None:
-                return
+                return self.state
             if self.state not in ENDS:
                 self._take(*frame)
         if self.state is SaslState.IN:
             self.rest, self._came = self._came, b""
+        return self.state
 
     def take_said(self) -> bytes:
         """What the client is to be sent."""
@@ -134,7 +135,8 @@ class SaslServer:
         else:
             self._came = self._came[len(HEADER) :]
             self._said.append(HEADER)
-            self._say(_OFFER, [proton.Array(proton.UNDESCRIBED, proton.Data.SYMBOL, *self.offered)])
+            offer = proton.Array(proton.UNDESCRIBED, proton.Data.SYMBOL, *self.offered)  # type: ignore[arg-type]
+            self._say(_OFFER, [offer])
             self.state = SaslState.INIT
         return True
 
