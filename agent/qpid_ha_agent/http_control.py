@@ -24,7 +24,7 @@ from qpid_ha_agent.control import (
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.closing import Closing
 
-HOW_TO_GIVE_A_TOKEN = "give a token with --password-file or QPID_HA_TOKEN; `qpid-ha token create` makes one"
+HOW_TO_GIVE_A_TOKEN = "give a token with --password-file or QPID_HA_TOKEN; `qpid-ha token add` makes one"
 Result = TypeVar("Result")
 
 
@@ -47,7 +47,7 @@ def find_http_login(token_file: str | None, environment: Mapping[str, str] = os.
     """
     token = environment.get("QPID_HA_TOKEN", "") if token_file is None else _read_token(Path(token_file).expanduser())
     if not token.isascii() or not token.isprintable():
-        raise AddressError("the token has characters that no token has: give what `qpid-ha token create` printed")
+        raise AddressError("the token has characters that no token has: give what `qpid-ha token add` printed")
     config = read_config(environment)
     files = {} if config is None else {name: str(config.get(f"tls.{name}") or "") for name in HttpLogin._fields[1:]}
     if not os.access(files.get("key", ""), os.R_OK):  # it is the broker's; who may not read it does without

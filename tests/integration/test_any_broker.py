@@ -105,3 +105,15 @@ def test_what_is_about_one_broker_goes_to_no_other(words: tuple[str, ...], tmp_p
     config = tmp_path / "qpid-ha.yaml"
     config.write_text(f"name: b\ncontrol-socket: {tmp_path / 'b.sock'}\n")
     assert qpid_ha(*words, QPID_HA_CONFIG=str(config)).exit_code == 3
+
+
+@in_event_loop
+async def test_what_was_passed_on_once_goes_no_further(tmp_path: Path) -> None:
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await cluster.form("a")
+        command = {"method": "queues", "params": {"action": "create", "name": "q"}, "id": "1", "from": "c"}
+        told = await cluster.member("b").default.links.command_asked(json.dumps({"command": command}))
+        assert told is not None
+        error = json.loads(str(told["command"]))["error"]
+        assert (error["data"]["reason"], error["data"]["primary"]) == ("not-primary", "a")
+        assert not await cluster.ask("a", "queues")

@@ -45,14 +45,14 @@ VECTORS: list[tuple[str, cf.ControlFrame]] = [
     (
         '["report",[["b1","6f1c","1a","amqp://10.0.0.1:5672","","north","1.0"],7,true,1000000,'
         '[["orders","primary","active",3,1201,"",[["b2",true,4]],[10,2048,5],false]],["old"],[17],'
-        '[["orders","q",{"a":1}]],[["orders",18]],[[19,"c0ffee",3,"in use"]],true,true]]',
+        '[["orders","q",{"a":1}]],[["orders",18]],[[19,"c0ffee",3,"in use"]],true,true,true]]',
         cf.Reported(
             ms.BrokerReport(
                 ms.BrokerIdentity("b1", "6f1c", "1a", "amqp://10.0.0.1:5672", "", "north", "1.0"), 7, True, 1_000_000,
                 (ms.ReplicaReport("orders", "primary", "active", 3, 1201, "", (ms.BackupReport("b2", True, 4),),
                                   ms.SetLoad(10, 2048, 5)),),
                 ("old",), (17,), (ms.UnplacedQueue("orders", "q", {"a": 1}),), (ms.DeclaredQueues("orders", 18),),
-                (ms.KeptQueue(19, "c0ffee", 3, "in use"),), True, True,
+                (ms.KeptQueue(19, "c0ffee", 3, "in use"),), True, True, True,
             )
         ),
     ),

@@ -102,6 +102,16 @@ async def test_a_question_that_comes_twice_is_carried_out_once_and_another_one_a
 
 
 @in_event_loop
+async def test_of_what_only_looks_no_answer_is_kept() -> None:
+    pair = Pair()
+    await pair.ask(action="peek", name="orders")
+    assert pair.wire.other is not None
+    assert not pair.wire.other._answers
+    await pair.ask(action="purge", name="orders")
+    assert len(pair.wire.other._answers) == 1
+
+
+@in_event_loop
 async def test_where_no_answer_comes_it_is_said_that_it_may_have_been_done() -> None:
     pair = Pair()
     pair.wire.loses = True
@@ -141,7 +151,7 @@ async def test_who_may_use_the_socket_of_a_machine_of_the_cluster_is_vouched_for
 @in_event_loop
 async def test_what_is_not_for_a_primary_is_not_passed_on(method: str, params: dict[str, object]) -> None:
     with pytest.raises(ControlError, match="not passed on"):
-        await Pair().ask(method=method, **params)
+        await Pair().ask(OLGA, method, **params)
 
 
 @in_event_loop

@@ -10,6 +10,7 @@ import pytest
 
 from qpid_ha_broker.access.logins import Logins
 from qpid_ha_broker.access.scram import UserLogin
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.peer_input import PeerInput, Security
 from qpid_ha_broker.amqp.wire.sasl_server import AHEAD_BYTES_MOST, HEADER, SaslServer, SaslState, offered_mechanisms
@@ -61,9 +62,9 @@ def compute(login: PeerInput | SaslServer) -> None:
     """As a broker does, beside its loop."""
     asked = login.take_asked()
     if asked is not None and isinstance(login, SaslServer):
-        login.checked(asked.is_right())
+        login.checked(asked, asked.is_right())
     elif asked is not None:
-        login.password_checked(asked.is_right())
+        login.password_checked(asked, asked.is_right())
 
 
 def meet(client: Engine, ours: Engine) -> list[str]:
@@ -76,7 +77,7 @@ def meet(client: Engine, ours: Engine) -> list[str]:
             if output:
                 other.push(output)
                 compute(other.input)
-            other.process(seen if other is ours else of_client)  # type: ignore[arg-type]
+            other.process(seen if other is ours else of_client)
     return seen.told
 
 
@@ -118,7 +119,7 @@ def test_nobody_gets_around_the_login_by_leaving_it_out() -> None:
     ours = server(logins(OLGA), sasl__allow_anonymous=False, sasl__users_db="/nowhere")
     ours.push(AMQP_HEADER + frame(OPEN, ["sneaky", "localhost"]))
     seen = Seen()
-    ours.process(seen)  # type: ignore[arg-type]
+    ours.process(seen)
     assert "opened" not in seen.told
 
 
@@ -130,6 +131,17 @@ def test_where_not_all_users_are_known_who_is_not_known_is_turned_away_and_not_r
     assert theirs.transport.condition is None
     ours = server(logins(OLGA, is_complete=False))
     assert "opened" in meet(client("olga", "geheim"), ours)
+
+
+def test_the_brokers_own_user_is_refused_also_where_not_all_users_are_known() -> None:
+    there = Logins(lambda: False, "replicator")
+    for user, is_certain in (("replicator", True), ("olga", False)):
+        sasl = sasl_of(there, has_file=True)
+        sasl.feed(HEADER + init("PLAIN", f"\0{user}\0wrong".encode()))
+        assert (sasl.state, sasl.is_certain) == (SaslState.OTHERS, is_certain)
+    sasl = sasl_of(there, has_file=True)
+    sasl.feed(HEADER + init("SCRAM-SHA-1", b""))
+    assert (sasl.state, sasl.is_certain) == (SaslState.OTHERS, True)
 
 
 def test_without_users_and_without_a_cluster_a_login_is_protons_alone() -> None:
@@ -148,6 +160,28 @@ def test_a_user_who_is_removed_while_he_logs_in_does_not_get_in() -> None:
     assert not sasl.is_in_force
     there.by_name = {"olga": UserLogin.of("olga", "other", bytes(16), 4096)}
     assert not sasl.is_in_force
+
+
+def test_a_password_that_was_right_once_is_right_again_at_once_and_no_more_when_it_is_changed() -> None:
+    there = logins(OLGA)
+
+    def says(password: str) -> SaslState:
+        sasl = sasl_of(there)
+        sasl.feed(HEADER + init("PLAIN", f"\0olga\0{password}".encode()))
+        return sasl.state
+
+    first = sasl_of(there)
+    first.feed(HEADER + init("PLAIN", b"\0olga\0geheim"))
+    compute(first)
+    assert (says("geheim"), says("wrong")) == (SaslState.IN, SaslState.CHECK)
+    there.by_name = {"olga": UserLogin.of("olga", "other", bytes(16), 4096)}
+    assert says("geheim") is SaslState.CHECK
+
+
+def test_what_offers_nothing_is_no_offer() -> None:
+    for output in (b"", HEADER, HEADER + b"\0\0\0\x08\2\1\0\0"):
+        with pytest.raises(DecodeError):
+            offered_mechanisms(output)
 
 
 def init(mechanism: str, response: bytes) -> bytes:
@@ -186,9 +220,10 @@ def test_what_is_said_behind_a_password_waits_until_that_is_computed(is_right: b
     sasl.feed(HEADER + init("PLAIN", b"\0olga\0geheim") + AMQP_HEADER[:3])
     sasl.feed(AMQP_HEADER[3:])
     assert (sasl.state, sasl.rest, sasl.login) == (SaslState.CHECK, b"", None)
-    assert sasl.take_asked() is not None
+    asked = sasl.take_asked()
+    assert asked is not None
     assert sasl.take_asked() is None
-    sasl.checked(is_right)
+    sasl.checked(asked, is_right)
     assert (sasl.state, sasl.rest) == ((SaslState.IN, AMQP_HEADER) if is_right else (SaslState.FAILED, b""))
 
 
@@ -196,17 +231,21 @@ def test_who_is_removed_while_his_password_is_computed_does_not_get_in() -> None
     there = logins(OLGA)
     sasl = sasl_of(there)
     sasl.feed(HEADER + init("PLAIN", b"\0olga\0geheim"))
+    asked = sasl.take_asked()
+    assert asked is not None
     there.by_name = {}
-    sasl.checked(True)
+    sasl.checked(asked, True)
     assert (sasl.state, sasl.login) == (SaslState.FAILED, None)
 
 
 def test_behind_a_password_nobody_says_more_than_is_kept() -> None:
     sasl = sasl_of(logins(OLGA))
     sasl.feed(HEADER + init("PLAIN", b"\0olga\0geheim"))
+    asked = sasl.take_asked()
+    assert asked is not None
     for _ in range(10):
         sasl.feed(bytes(AHEAD_BYTES_MOST // 8))
-    sasl.checked(True)
+    sasl.checked(asked, True)
     assert (sasl.state, sasl.login) == (SaslState.FAILED, None)
 
 

@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 NO, USAGE, UNREACHABLE, MAY_NOT = 1, 2, 3, 4
 USUAL_TIMEOUT_S = 10.0
 FORMATS = ("table", "json", "yaml")
-OF_CLUSTER: Final = frozenset(
-    "backups brokers exchanges history map queues rebalance replicas settings sets tokens users".split()
-)
+ANSWERED_ANYWHERE: Final = (
+    "backups", "brokers", "exchanges", "history", "map", "queues", "rebalance", "replicas", "settings", "sets",
+    "tokens", "users",
+)  # fmt: skip
 """Methods that any broker of a cluster answers, or has answered. All others are about the one that is asked."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -80,7 +81,7 @@ class Invocation:
                 with self.client(usual_timeout_s) as client:
                     return ask(client)
             except NotConnected as error:
-                if self.broker is not None or method not in OF_CLUSTER:
+                if self.broker is not None or method not in ANSWERED_ANYWHERE:
                     raise
                 return self._ask_elsewhere(error, usual_timeout_s, ask)
 
@@ -164,7 +165,7 @@ def source_failure(errors: Sequence[SourceError], text: str = "") -> CliFailure:
 def call_cluster(invocation: Invocation, method: str, /, **params: object) -> Any:
     """What the cluster answers; None: the broker is in none, or of a release that does not have this."""
     try:
-        return invocation.call(method, **params)
+        return invocation.call(method, usual_timeout_s=USUAL_TIMEOUT_S, **params)
     except CliFailure as failure:
         if failure.code == METHOD_NOT_FOUND:
             return None

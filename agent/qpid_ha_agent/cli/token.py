@@ -68,8 +68,13 @@ def add(invocation: Invocation, name: str, role: str, replace: bool, here: bool,
         _create(name, role, path)
         return
     text, entry = _made(name, role)
-    wanted = {"name": name, "role": role, "digest": entry.digest, "is_new": None if replace else True}
-    answer = facts_of(invocation.call("tokens", action="set", **wanted))
+    wanted: dict[str, object] = {
+        "name": name,
+        "role": role,
+        "digest": entry.digest,
+        "is_new": None if replace else True,
+    }
+    answer = facts_of(call_cluster(invocation, "tokens", action="set", **wanted))
     if invocation.format == "table":
         click.echo(text)
         print_notes(answer)

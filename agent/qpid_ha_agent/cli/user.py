@@ -133,8 +133,13 @@ def _set_for_cluster(
         verifiers = make_user(name, _password(password_from))
     except ValueError as error:
         raise CliFailure(str(error), USAGE) from None
-    wanted = {"name": name, "verifiers": verifiers, "is_new": is_new or None, "replaces": replaces or None}
-    answer = facts_of(invocation.call("users", action="set", **wanted))
+    wanted: dict[str, object] = {
+        "name": name,
+        "verifiers": verifiers,
+        "is_new": is_new or None,
+        "replaces": replaces or None,
+    }
+    answer = facts_of(call_cluster(invocation, "users", action="set", **wanted))
     _tell(invocation, answer, f"user {name} {'has this password' if answer.get('was_there') else 'added'}")
     return True
 

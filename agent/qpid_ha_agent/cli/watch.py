@@ -42,7 +42,7 @@ def watch(invocation: Invocation, once: bool) -> None:
 
 
 def look(invocation: Invocation) -> WatchView:
-    """Ask the broker. Only a primary knows its backups: others have none to show."""
+    """Ask the broker. Only a primary knows its backups, and is asked by others: without one there are none to show."""
     brokers = status_rows(invocation)
     try:
         return WatchView(brokers, rows_of(invocation.call("backups")))

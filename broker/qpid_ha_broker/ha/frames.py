@@ -275,8 +275,9 @@ class Question(NamedTuple):
     """What is wanted, where the topic alone does not say it. Of a `STATUS`: `WITH_CLOCK`, the answer's `clock_ms`;
     `WITH_IDENTITY`, which coordinator it goes by. An older broker gives neither, and is not sent what it did not ask
     for. Of a `STEP_DOWN`: `IF_STALLED`; an older broker hands over in any case. Of a `QUERY`: a setting of the cluster
-    (`server.sets.cluster_settings`), or a part of the page (`server.peers.page_questions`); an older broker tells its
-    facts alone."""
+    (`server.sets.cluster_settings`), a part of the page (`server.peers.page_questions`), or a command
+    (`server.sets.forwarded_commands`), of which the answer has what came of it; an older broker tells its facts
+    alone."""
 
 
 class StoreOrigin(StrEnum):

@@ -125,7 +125,9 @@ class Broker:
         self.listeners = Listeners(self.admission, descriptors, self.notices.refusals)
         access = AccessRules(self, self.container.access, self.connections, reread_access)
         audit = AuditLog(settings.audit.file, settings.name)
-        kept = KeptLogins(lambda: self.is_loaded and self.membership.member.status.state in KNOWS_LOGINS)
+        kept = KeptLogins(
+            lambda: self.is_loaded and self.membership.member.status.state in KNOWS_LOGINS, settings.ha.username or ""
+        )
         engines = Engines(self.current, self.notices.fault, kept)
         self.files = ReloadedFiles(engines, access, audit)
         self._ticker: asyncio.Task[None] | None = None

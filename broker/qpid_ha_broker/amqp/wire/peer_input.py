@@ -91,32 +91,38 @@ class PeerInput:
             self._push_amqp(data)
 
     def _push_login(self, login: SaslServer, data: bytes) -> None:
-        if login.state is SaslState.OTHERS:
+        state = login.state
+        if state is SaslState.OTHERS:
             self._push_amqp(data)
         else:
-            login.feed(data)
-            rest, login.rest = login.rest, b""
-            match login.state:
-                case SaslState.TURNED_AWAY:
-                    self.is_turned_away = True
-                case SaslState.FAILED:
-                    self._push_amqp(SASL_HEADER)
-                    self._push_amqp(_REFUSED)
-                    self._drop_output()
-                case SaslState.OTHERS if rest.startswith(SASL_HEADER):
-                    self._push_amqp(SASL_HEADER)
-                    self._drop_output()  # what is offered has been said
-                    self._push_amqp(rest[len(SASL_HEADER) :])
-                case SaslState.IN:
-                    lib.pn_transport_require_auth(self._transport, False)
-                    self._push_amqp(rest)
-                case SaslState.OTHERS:
-                    self._push_amqp(rest)
-        if login.state is SaslState.OTHERS:
+            state = self._take_login(login, data)
+        if state is SaslState.OTHERS:
             outcome = lib.pn_sasl_outcome(lib.pn_sasl(self._transport))
             self.is_turned_away = outcome == lib.PN_SASL_AUTH and not login.is_certain
             if outcome != lib.PN_SASL_NONE or login.is_certain:
                 self.login = None
+
+    def _take_login(self, login: SaslServer, data: bytes) -> SaslState:
+        """What has become of it."""
+        state = login.feed(data)
+        rest, login.rest = login.rest, b""
+        match state:
+            case SaslState.TURNED_AWAY:
+                self.is_turned_away = True
+            case SaslState.FAILED:
+                self._push_amqp(SASL_HEADER)
+                self._push_amqp(_REFUSED)
+                self._drop_output()
+            case SaslState.OTHERS if rest.startswith(SASL_HEADER):
+                self._push_amqp(SASL_HEADER)
+                self._drop_output()  # what is offered has been said
+                self._push_amqp(rest[len(SASL_HEADER) :])
+            case SaslState.IN:
+                lib.pn_transport_require_auth(self._transport, False)
+                self._push_amqp(rest)
+            case SaslState.OTHERS:
+                self._push_amqp(rest)
+        return state
 
     def _drop_output(self) -> None:
         while (pending := lib.pn_transport_pending(self._transport)) > 0:
@@ -162,10 +168,10 @@ class PeerInput:
         been taken."""
         return None if self.login is None else self.login.take_asked()
 
-    def password_checked(self, is_right: bool) -> None:
-        """What was computed; what the peer has said behind its password goes on."""
+    def password_checked(self, asked: PasswordAsked, is_right: bool) -> None:
+        """That was computed; what the peer has said behind its password goes on."""
         if self.login is not None:
-            self.login.checked(is_right)
+            self.login.checked(asked, is_right)
             self._push_login(self.login, b"")
 
     def take_said(self) -> bytes:

@@ -17,7 +17,6 @@ Turned away is whose socket just ends: every client tries again after that, and 
 
 from __future__ import annotations
 
-import hmac
 import struct
 from collections.abc import Callable
 from enum import Enum
@@ -31,7 +30,6 @@ from qpid_ha_broker.access.scram import (
     ScramError,
     ScramExchange,
     UserLogin,
-    Verifier,
     nobodys_verifier,
     read_plain,
 )
@@ -107,6 +105,8 @@ class SaslServer:
         certified = (name for name in others if name == "EXTERNAL")
         self.offered = tuple(dict.fromkeys((*certified, *own, *others)))
         self.state = SaslState.HEADER
+        self.is_certain = True
+        """That the client is none of the users of the cluster, where it is left to Proton."""
         self.login: UserLogin | None = None
         """Who has logged in; None: nobody yet, or not by a password of the cluster."""
         self.rest = b""
@@ -122,41 +122,39 @@ class SaslServer:
         """Whether what the client has logged in by, if it has by a password of the cluster, still counts."""
         return self.login is None or self._logins.is_current(self.login)
 
-    @property
-    def is_certain(self) -> bool:
-        """Whether who is not among the users of the cluster is none."""
-        return self._logins.is_complete()
-
-    def feed(self, data: bytes) -> None:
-        """Bytes came."""
+    def feed(self, data: bytes) -> SaslState:
+        """Bytes came; how far it has come then."""
         self._came += data
         while self.state not in ENDS and self.state is not SaslState.CHECK:
             if self.state is SaslState.HEADER:
                 if not self._read_header():
-                    return
+                    return self.state
                 continue
             frame = self._next_frame()
             if frame is None:
-                return
+                return self.state
             if self.state not in ENDS:
                 self._take(*frame)
         if self.state is SaslState.CHECK and len(self._came) > AHEAD_BYTES_MOST:
             self._fail()
         self._hand_over_rest()
+        return self.state
 
     def take_asked(self) -> PasswordAsked | None:
         """What is to be computed, once; then `checked` is to be called."""
         asked, self._asked = self._asked, None
         return asked
 
-    def checked(self, is_right: bool) -> None:
-        """Whether the client has said the password."""
+    def checked(self, asked: PasswordAsked, is_right: bool) -> None:
+        """What `take_asked` gave was computed."""
         if self.state is not SaslState.CHECK:
             return
         if is_right:
             self._let_in()
         else:
             self._fail()
+        if self.login is not None:
+            self._logins.remember(self.login, asked.password, self._secret)
         self._hand_over_rest()
 
     def _hand_over_rest(self) -> None:
@@ -178,7 +176,8 @@ class SaslServer:
         else:
             self._came = self._came[len(HEADER) :]
             self._said.append(HEADER)
-            self._say(_OFFER, [proton.Array(proton.UNDESCRIBED, proton.Data.SYMBOL, *self.offered)])
+            offer = proton.Array(proton.UNDESCRIBED, proton.Data.SYMBOL, *self.offered)  # type: ignore[arg-type]
+            self._say(_OFFER, [offer])
             self.state = SaslState.INIT
         return True
 
@@ -226,21 +225,24 @@ class SaslServer:
             self._exchange = ScramExchange(response, self._nonce())
             user = self._exchange.user
         candidate = self._candidate = self._logins.by_name.get(user)
+        self.is_certain = user == self._logins.never_kept or self._logins.is_complete()
         if candidate is None and self._has_file:
             self._leave_to_others(HEADER + frame + self._came)
-        elif candidate is None and not self._logins.is_complete():
+        elif candidate is None and not self.is_certain:
             self.state = SaslState.TURNED_AWAY
         else:
-            of = next(iter(DIGESTS)) if self._exchange is None else mechanism
-            verifier = self._nobodys(of, user) if candidate is None else candidate.verifier(of)
+            somebody = self._nobody(user) if candidate is None else candidate
             if self._exchange is not None:
                 self.state = SaslState.PROOF
-                self._say(_CHALLENGE, [self._exchange.challenge(verifier)])
+                self._say(_CHALLENGE, [self._exchange.challenge(somebody.verifier(mechanism))])
+            elif self._logins.remembers(somebody, password, self._secret):
+                self._let_in()
             else:
-                self.state, self._asked = SaslState.CHECK, PasswordAsked(verifier, password)
+                self.state, self._asked = SaslState.CHECK, PasswordAsked(somebody.verifiers[-1], password)
 
-    def _nobodys(self, mechanism: str, user: str) -> Verifier:
-        return nobodys_verifier(mechanism, user, hmac.digest(self._secret, mechanism.encode(), "sha256"))
+    def _nobody(self, user: str) -> UserLogin:
+        """Answers as a user does who is there."""
+        return UserLogin(user, tuple(nobodys_verifier(mechanism, user, self._secret) for mechanism in DIGESTS))
 
     def _check_proof(self, response: bytes) -> None:
         answer = None if self._exchange is None else self._exchange.finish(response)
@@ -289,6 +291,8 @@ def _decoded(body: bytes) -> tuple[int, list[Any]]:
 
 def offered_mechanisms(output: bytes) -> tuple[str, ...]:
     """Of what a server says first: its header, and a frame with mechanisms. Raises DecodeError."""
+    if len(output) < len(HEADER) + _FRAME.size:
+        raise DecodeError("no frame with mechanisms")
     size, offset, _, _ = _FRAME.unpack_from(output, len(HEADER))
     code, fields = _decoded(output[len(HEADER) + offset * 4 : len(HEADER) + size])
     if code != _OFFER or not fields:

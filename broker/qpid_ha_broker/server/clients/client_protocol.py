@@ -138,7 +138,7 @@ class ClientProtocol(asyncio.Protocol):
 
         def go_on(is_right: bool) -> None:
             self._broker.set_time()
-            came.password_checked(is_right)
+            came.password_checked(asked, is_right)
             connection.receive(b"")
             self._broker.schedule_turn()
 

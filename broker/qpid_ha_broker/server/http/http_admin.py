@@ -184,7 +184,7 @@ class AdminPort:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         challenge = {"WWW-Authenticate": 'Bearer realm="qpid-ha"'}
         if scheme.lower() != "bearer" or not token.strip():
-            raise HttpRefusal(401, "give a token: Authorization: Bearer TOKEN (`qpid-ha token create`)", challenge)
+            raise HttpRefusal(401, "give a token: Authorization: Bearer TOKEN (`qpid-ha token add`)", challenge)
         entry = self._tokens.find(token.strip())
         if entry is None:
             address = request.remote or "?"

@@ -12,6 +12,7 @@ from pathlib import Path
 import proton
 
 from qpid_ha_broker.access.logins import Logins
+from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.engine import Engine, OnFault, Workspace
 from qpid_ha_broker.amqp.wire.peer_input import Security
 from qpid_ha_broker.amqp.wire.sasl_server import HEADER, SaslServer, offered_mechanisms
@@ -107,7 +108,10 @@ class EngineFactory:
         if self._others is None:
             asked = Engine(self._transport(settings), proton.Connection(), self._workspace)
             asked.push(HEADER)
-            self._others = offered_mechanisms(asked.take_output())
+            try:
+                self._others = offered_mechanisms(asked.take_output())
+            except DecodeError:  # it has none
+                self._others = ()
             asked.close()
         has_file, own, others = self._sasl is not None, self._for_users, self._others
         if has_file:  # a client takes the strongest: not one that would not do for users in the file

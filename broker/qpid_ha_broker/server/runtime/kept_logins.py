@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # who has no HTTP port does without
 class KeptLogins:
     """As they are in force at this broker; empty in no cluster."""
 
-    def __init__(self, is_complete: Callable[[], bool]) -> None:
-        """`is_complete`: see `Logins`."""
-        self.users = Logins(is_complete)
+    def __init__(self, is_complete: Callable[[], bool], never_kept: str = "") -> None:
+        """See `Logins`."""
+        self.users = Logins(is_complete, never_kept)
         self.tokens: dict[str, TokenEntry] = {}
         """By name."""

@@ -31,8 +31,10 @@ from qpid_ha_broker.server.peers.peer_asker import Outcome
 
 LIMIT_S: Final = 25.0
 """After so long nobody waits for the other broker any more."""
+LOOK_LIMIT_S: Final = 5.0
+"""The same where it only looks: who asks many brokers is not to be held up by one that hangs."""
 KEPT_MOST: Final = 1000
-"""Answers that are kept, for questions that come again."""
+"""Answers that are kept, of what changes something, for questions that come again."""
 COMMAND: Final = "command"
 """Of the request, what is to be done; of the answer, what came of it. An older release answers without it."""
 
@@ -66,7 +68,7 @@ class ForwardedCommands:
         self._control = control
         self._access = access
         self._answers: OrderedDict[str, asyncio.Task[str]] = OrderedDict()
-        """By number, also of what is still carried out."""
+        """By number, also of what is still carried out; but for what only looks."""
 
     # --- passing on
 
@@ -79,9 +81,11 @@ class ForwardedCommands:
         if len(request) > MAX_REQUEST:
             raise ControlError(REFUSED, f"it is too long to be passed on: ask {_where(place)}", {"reason": "refused"})
         question = self._questions.question(Topic.QUERY, request)
-        answer = (await self._questions.ask(question, [place.address], LIMIT_S))[place.address]
+        looks = OPERATIONS.reads(method, params)
+        limit_s = LOOK_LIMIT_S if looks else LIMIT_S
+        answer = (await self._questions.ask(question, [place.address], limit_s))[place.address]
         if not isinstance(answer, Answer):
-            unknown = "" if OPERATIONS.reads(method, params) else "; whether it was done is not known: look first"
+            unknown = "" if looks else "; whether it was done is not known: look before you ask again"
             text = f"{_where(place)} gave no answer ({answer.why}){unknown}"
             raise ControlError(REFUSED, text, {"reason": "unreachable"})
         return _result(answer, place)
@@ -93,6 +97,11 @@ class ForwardedCommands:
         command = read_command(request)
         if command is None:
             return None
+        method, params = command.get("method"), command.get("params")
+        if isinstance(params, dict) and OPERATIONS.reads(
+            str(method), params
+        ):  # its answer may be long, and is not kept
+            return {"name": self._name, COMMAND: await self._carry_out(command)}
         number = str(command.get("id"))
         task = self._answers.get(number)
         if task is None:
