@@ -8,7 +8,8 @@ In the order in which the blocks stand:
 - a block whose first line is a comment with a file's name (`# node1.yaml`) is saved under that name, where the terminal
   without a title is
 - `text` is what the terminal of the same title shows of what was typed there last: its lines come in this order, with
-  others between them perhaps. Spaces are not compared, and `...` stands for anything
+  others between them perhaps. Spaces are not compared, and `...` stands for anything. With the title `example` it is
+  only to be read
 
 It ends with 1, and says what is wrong, when a command fails, or shows something else. It runs as whoever it is started
 as: a page that is about /etc, about ports or about processes by their names is followed in namespaces.
@@ -35,6 +36,8 @@ _LEFT_OUT = re.compile(r"^\.\.\..*$", re.MULTILINE)
 """Whatever somebody does there that the page does not say."""
 SHELL = "sh"
 OUTPUT = "text"
+EXAMPLE = "example"
+"""Of another cluster than the one that is there."""
 FAILED = "this command has failed"
 
 
@@ -61,9 +64,9 @@ def steps_of(blocks: Iterable[Block]) -> Iterator[Step]:
         named = _FILE_NAME.match(begin)
         if block.language == SHELL:
             yield Step("type", block.title, block.text, block.name)
-        elif block.language == OUTPUT:
+        elif block.language == OUTPUT and block.title != EXAMPLE:
             yield Step("expect", block.title, block.text, block.name)
-        elif named is not None:
+        elif block.language != OUTPUT and named is not None:
             yield Step("save", named["name"], block.text, block.name)
 
 
