@@ -14,16 +14,19 @@ from proton.utils import BlockingConnection
 
 from blocking_client import BlockingClient, bodies
 from qpid_ha_agent.cli.admin import admin
+from qpid_ha_agent.cli.invocation import Invocation, WallClock
 from qpid_ha_agent.message_file import end_line, header_line
 from running_broker import RunningBroker
 
 pytestmark = pytest.mark.direct_only("an operator asks a broker about itself, over its socket")
 
 
-def qpid_ha(broker: RunningBroker, *words: str, given: str | None = None) -> Result:
+def qpid_ha(
+    broker: RunningBroker, *words: str, given: str | None = None, invocation: Invocation | None = None
+) -> Result:
     """In this process: to start Python takes longer than most of these commands."""
     environment = {"QPID_HA_SOCKET": str(broker.control_socket)}
-    return CliRunner().invoke(admin, words, input=given, env=environment)
+    return CliRunner().invoke(admin, words, input=given, env=environment, obj=invocation)
 
 
 def done(result: Result) -> str:
@@ -60,17 +63,15 @@ def test_queues_are_sorted_and_filtered(broker: RunningBroker, client: BlockingC
     assert [row["name"][-1] for row in as_json(qpid_ha(broker, *words, "--sort", "messages"))] == ["b", "c", "a"]
 
 
-def test_the_table_of_queues_is_kept_up_to_date(
-    broker: RunningBroker, client: BlockingClient, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_of_queues_is_kept_up_to_date(broker: RunningBroker, client: BlockingClient, address: str) -> None:
     def publish_then_stop(_: float) -> None:
         if client.browse(address):
             raise KeyboardInterrupt
         client.send(address, "x")
 
     done(qpid_ha(broker, "queue", "create", address))
-    monkeypatch.setattr("qpid_ha_agent.cli.queue.time.sleep", publish_then_stop)
-    shown = done(qpid_ha(broker, "queue", "list", "--watch", "--filter", address))
+    watching = Invocation(clock=WallClock(pause=publish_then_stop))
+    shown = done(qpid_ha(broker, "queue", "list", "--watch", "--filter", address, invocation=watching))
     assert ("messages" in shown, address[:20] in shown) == (True, True)
     assert qpid_ha(broker, "queue", "list", "--watch", "--format", "json").exit_code == 2
 

@@ -42,7 +42,11 @@ def pages() -> list[Path]:
 
 def blocks_of(page: Path) -> Iterator[Block]:
     """All of a page, in their order."""
-    text = page.read_text(encoding="utf-8")
+    yield from blocks_in(page, page.read_text(encoding="utf-8"))
+
+
+def blocks_in(page: Path, text: str) -> Iterator[Block]:
+    """The same of a page that has this text."""
     for found in _FENCE.finditer(text):
         line = text.count("\n", 0, found.start("text")) + 1
         yield Block(page, line, found["language"], found["title"] or "", textwrap.dedent(found["text"]))

@@ -46,6 +46,7 @@ SCRIPTS = "/usr/local/lib/qpid-ha/"
 OTHERS = {
     "apt-get": "changes this system; packaging/test runs it in one of its own",
     "ccs_config_validate": "of rgmanager, which no system here has any more",
+    "cat": "test_tutorial types it",
     "cd": "the shell's",
     "chkconfig": "of rgmanager's systems",
     "chmod": "files of an installation",
@@ -58,14 +59,18 @@ OTHERS = {
     "crm_attribute": "of Pacemaker; the lab uses it",
     "crm_mon": "of Pacemaker; the lab uses it",
     "crm_resource": "of Pacemaker; the lab uses it",
+    "curl": "test_tutorial types it",
     "date": "the system's",
     "du": "the system's",
     "editor": "a person's",
     "etcdctl": "of etcd; test_etcd_coordinator makes such users",
     "export": "the shell's",
+    "grep": "test_tutorial types it",
     "install": "files of an installation; what is installed is looked for",
     "ip": "the system's",
+    "jobs": "test_tutorial types it",
     "journalctl": "of systemd",
+    "kill": "test_tutorial types it",
     "ln": "files of an installation",
     "mkdir": "the system's",
     "mv": "files of an installation",
@@ -79,6 +84,8 @@ OTHERS = {
     "ps": "the system's",
     "pytest": "runs tests that somebody else has written",
     "rabbitmqctl": "of RabbitMQ",
+    "rm": "test_tutorial types it",
+    "sed": "test_tutorial types it",
     "service": "of rgmanager's systems",
     "spark-submit": "of Spark, with a cluster of it",
     "systemctl": "of systemd; its units are looked for",
@@ -89,6 +96,7 @@ OTHERS = {
     "usermod": "changes a user of this system",
     "vagrant": "makes virtual machines",
     "vi": "a person's",
+    "wait": "test_tutorial types it",
 }
 """Programs whose command lines are not ours, and why they are not run here."""
 LANGUAGES_OF_OTHERS = {

@@ -24,6 +24,7 @@ from qpid_ha_agent.cli.output import (
 )
 from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
+from qpid_ha_agent.cli.refreshing import watchable
 from qpid_ha_agent.cli.set_tables import print_sets
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.scalars import format_progress
@@ -65,6 +66,7 @@ CHANGE_TIMEOUT_S = 30.0
 )
 @click.option("--all", "everyone", is_flag=True, help="Every broker of the cluster, a line for each.")
 @common_options
+@watchable("wait_s", "expect", "is_primary")
 @click.pass_context
 def status(
     context: click.Context, expect: tuple[str, ...], is_primary: bool, wait_s: float | None, everyone: bool
@@ -239,6 +241,7 @@ def _ask_elsewhere_for_all(invocation: Invocation, method: str, failure: CliFail
 @click.command()
 @click.option("--all", "everyone", is_flag=True, help="Every broker of the cluster, a column for each.")
 @common_options
+@watchable()
 @click.pass_obj
 def query(invocation: Invocation, everyone: bool) -> None:
     """Facts and figures of the broker."""
@@ -307,6 +310,7 @@ def switchover(invocation: Invocation, to: str | None) -> None:
 
 @click.command()
 @common_options
+@watchable()
 @click.pass_obj
 def backups(invocation: Invocation) -> None:
     """The backups of the primary, and how far each is behind."""
@@ -341,6 +345,7 @@ def history(invocation: Invocation, about: str | None, sets: bool) -> None:
 @click.argument("remote_broker", metavar="REMOTE-BROKER", required=False)
 @click.option("--stop", is_flag=True, help="End the copy of QUEUE; it stays as a normal queue.")
 @common_options
+@watchable("queue", "stop")
 @click.pass_obj
 def replicate(invocation: Invocation, queue: str | None, remote_broker: str | None, stop: bool) -> None:
     """Keep a copy here of QUEUE of another cluster, whose addresses are REMOTE-BROKER. Alone: show all copies.
@@ -361,6 +366,7 @@ def replicate(invocation: Invocation, queue: str | None, remote_broker: str | No
 
 @click.command("remote-nodes")
 @common_options
+@watchable()
 @click.pass_obj
 def remote_nodes(invocation: Invocation) -> None:
     """The nodes of other brokers that clients find here, by configuration or declaration, and how they are."""

@@ -18,6 +18,7 @@ from qpid_ha_agent.cli.invocation import (
     rows_of,
 )
 from qpid_ha_agent.cli.output import cell, print_outcome, print_rows
+from qpid_ha_agent.cli.refreshing import watchable
 from qpid_ha_agent.control import INVALID_PARAMS
 
 COLUMNS = ("broker", "id", "kind", "user", "address", "for_s", "links", "unsettled", "waits")
@@ -43,6 +44,7 @@ def connections() -> None:
 @click.option("--node", metavar="NAME", help="Only what is attached to this queue or exchange.")
 @click.option("--at", metavar="BROKER", help="Only those of this broker of the cluster; default: of all.")
 @common_options
+@watchable()
 @click.pass_context
 def list_connections(context: click.Context, shows_links: bool, node: str | None, at: str | None) -> None:
     """All connections, the oldest of each broker first: whose, since when, and what they wait for.

@@ -13,6 +13,7 @@ import click
 
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, USUAL_TIMEOUT_S, CliFailure, Invocation, common_options
 from qpid_ha_agent.cli.output import cell, print_document
+from qpid_ha_agent.cli.refreshing import watchable
 
 if TYPE_CHECKING:
     from qpid_ha_agent.diagnosis.findings import Finding
@@ -24,6 +25,7 @@ WIDTH = 80
 
 @click.command("diagnose")
 @common_options
+@watchable()
 @click.pass_context
 def diagnose_command(context: click.Context) -> None:
     """What is wrong with the cluster, the most urgent first, each with the command that helps.

@@ -7,9 +7,10 @@ Exit codes: 0 yes or done, 1 no, not yet or refused (the reason is on stderr), 2
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -47,6 +48,14 @@ ANSWERED_ANYWHERE: Final = (
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True)
+class WallClock:
+    """The time of day, in seconds since 1970, and to wait."""
+
+    now_s: Callable[[], float] = time.time
+    pause: Callable[[float], None] = time.sleep
+
+
 @dataclass
 class Invocation:
     """The options that may stand before the command or after it, as qpid's tools allow."""
@@ -55,6 +64,7 @@ class Invocation:
     timeout_s: float | None = None
     format: str = "table"
     password_file: str | None = None
+    clock: WallClock = field(default_factory=WallClock)
 
     def call(self, method: str, /, *, usual_timeout_s: float = USUAL_TIMEOUT_S, **params: object) -> Any:
         """Ask the broker; parameters that are None are left out. Ends the program when it refuses or is silent."""

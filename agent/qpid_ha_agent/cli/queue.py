@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
 import click
 
 from qpid_ha_agent.cli.command_groups import ListedGroup
-from qpid_ha_agent.cli.invocation import CliFailure, Command, Invocation, common_options, facts_of, unexpected
+from qpid_ha_agent.cli.invocation import Command, Invocation, common_options, facts_of, unexpected
 from qpid_ha_agent.cli.output import (
-    cells_of,
     print_creation,
     print_facts,
     print_outcome,
     print_rows,
-    table_of,
     value_text,
 )
 from qpid_ha_agent.cli.parameters import duration, read_arguments, size
 from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
 from qpid_ha_agent.cli.queue_messages import copy, export_queue, import_queue, move, peek, redirect, retry
+from qpid_ha_agent.cli.refreshing import watchable
 
 COLUMNS = ("name", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued")
-
-REFRESH_S = 1.0
 
 LEVELS = ["none", "configuration", "messages", "all"]
 
@@ -69,37 +64,12 @@ for of_messages in (peek, move, copy, retry, redirect, export_queue, import_queu
 @queue.command("list")
 @click.option("--sort", "column", type=click.Choice([*COLUMNS, "set"]), default="name", help="Figures: largest first.")
 @click.option("--filter", "pattern", metavar="PATTERN", help="Only names that match, as in 'orders.*'.")
-@click.option("--watch", "keeps_on", is_flag=True, help="Keep the table up to date until you interrupt it.")
 @common_options
+@watchable()
 @click.pass_obj
-def list_queues(invocation: Invocation, column: str, pattern: str | None, keeps_on: bool) -> None:
+def list_queues(invocation: Invocation, column: str, pattern: str | None) -> None:
     """All queues, one per line."""
-    if not keeps_on:
-        print_rows(*_queue_table(invocation, column, pattern), invocation.format)
-        return
-    if invocation.format != "table":
-        raise click.UsageError("only a table can be kept up to date; for programs leave --watch out")
-    with suppress(KeyboardInterrupt):
-        _keep_showing(invocation, column, pattern)
-
-
-def _keep_showing(invocation: Invocation, column: str, pattern: str | None) -> None:
-    """As many queues as fit; a broker that cannot be reached may come back."""
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(auto_refresh=False) as live:
-        while True:
-            parts: list[Any] = [Text(time.strftime("%H:%M:%S"), style="dim")]
-            try:
-                rows, columns = _queue_table(invocation, column, pattern)
-                shown = rows[: max(live.console.height - 3, 1)]
-                parts.append(table_of(columns, cells_of(shown, columns)))
-            except CliFailure as failure:
-                parts.append(Text(failure.message, style="red"))
-            live.update(Group(*parts), refresh=True)
-            time.sleep(REFRESH_S)
+    print_rows(*_queue_table(invocation, column, pattern), invocation.format)
 
 
 def _queue_table(

@@ -7,6 +7,7 @@ import click
 from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import Invocation, common_options, facts_of, unexpected
 from qpid_ha_agent.cli.output import print_outcome, print_rows
+from qpid_ha_agent.cli.refreshing import watchable
 
 COLUMNS = ("session", "user", "state", "for_s", "timeout_s", "client", "broker", "held")
 
@@ -18,6 +19,7 @@ def session() -> None:
 
 @session.command("list")
 @common_options
+@watchable()
 @click.pass_obj
 def list_sessions(invocation: Invocation) -> None:
     """All sessions: whose, since when they are attached or wait, at which broker, and how many messages they hold."""

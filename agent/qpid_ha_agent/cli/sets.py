@@ -18,6 +18,7 @@ from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation
 from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_outcome, print_rows
 from qpid_ha_agent.cli.parameters import duration, policy
 from qpid_ha_agent.cli.questions import ask_first, yes_option
+from qpid_ha_agent.cli.refreshing import watchable
 from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, WHOLE, print_problems, print_sets, set_rows
 from qpid_ha_agent.cli.settings import set_of_qpid
 from qpid_ha_broker.events.types import STRATEGIES
@@ -58,6 +59,7 @@ def resource_set() -> None:
     " are not.",
 )
 @common_options
+@watchable("wait_s")
 @click.pass_obj
 def list_sets(invocation: Invocation, wait_s: float | None) -> None:
     """All sets, one per line."""
@@ -103,6 +105,7 @@ def why_not_whole(row: Mapping[str, Any]) -> str:
 @resource_set.command("show")
 @click.argument("name", metavar="SET")
 @common_options
+@watchable()
 @click.pass_obj
 def show_set(invocation: Invocation, name: str) -> None:
     """One set: its replicas, its record, and what it waits for."""
@@ -195,6 +198,7 @@ def remove_replica(invocation: Invocation, name: str, at: str, force: bool) -> N
 
 @click.group("brokers", cls=ListedGroup, invoke_without_command=True)
 @common_options
+@watchable()
 @click.pass_context
 def brokers(context: click.Context) -> None:
     """Brokers of the cluster, one per line."""
