@@ -372,11 +372,24 @@ def test_an_operator_creates_a_queue_changes_it_binds_it_and_deletes_it_once_tha
     page.wait(NO_SCROLLING)
     page.resize(1280, 860)
     client.connection.close()
+    page.click("#publish")
+    page.type("<script>alert(4)</script>")
+    page.press("Tab")
+    page.type("tried")
+    page.press("Tab")
+    page.type("colour=red")
+    page.screenshot(SHOTS / "publish.png")
+    assert accessibility_problems(page) == []
+    page.click("dialog button[type=submit]")
+    site.close_done("is in made.here.")
+    shown = primary.ask("queues", action="peek", name="made.here")["messages"][1]
+    assert (shown["body"]["content"], shown["properties"]["subject"]) == ("<script>alert(4)</script>", "tried")
+    assert (shown["application_properties"], shown["durable"]) == ({"colour": "red"}, True)
     page.click("#delete")
-    page.wait("document.querySelector('dialog').innerText.includes('1 message and')")
+    page.wait("document.querySelector('dialog').innerText.includes('2 messages and')")
     page.click("dialog button[type=submit]")
     page.wait("document.querySelector('dialog .problem').textContent !== ''")
-    assert primary.ask("queues", action="read", name="made.here")["messages"] == 1
+    assert primary.ask("queues", action="read", name="made.here")["messages"] == 2
     page.evaluate("document.querySelector('dialog select').value = 'always'")
     page.click("dialog button[type=submit]")
     site.close_done("The queue made.here was deleted.")
@@ -424,7 +437,7 @@ def test_a_viewer_can_press_nothing_that_changes_something(site: Site) -> None:
     site.log_in(site.cluster.the_primary(), VIEWER)
     for view, text, buttons in (
         ("queues", "301 of 301", "#create-queue"),
-        ("queue/orders.7", "Consumers", "#move, #change, #bind, #purge, #delete"),
+        ("queue/orders.7", "Consumers", "#publish, #move, #change, #bind, #purge, #delete"),
         ("exchanges", "amq.topic", "#create-exchange"),
         ("exchange/amq.topic", "Kind: topic.", "#bind, #delete"),
     ):
@@ -435,6 +448,7 @@ def test_a_viewer_can_press_nothing_that_changes_something(site: Site) -> None:
         page.wait(f"[...document.querySelectorAll({json.dumps(buttons)})].every((button) => button.disabled)")
     for method, params, needed in (
         ("queues", {"action": "create", "name": "q"}, "queues create takes operator"),
+        ("queues", {"action": "publish", "name": "orders.7"}, "queues publish takes operator"),
         ("queues", {"action": "delete", "name": "orders.7"}, "queues delete takes operator"),
         ("exchanges", {"action": "bind", "name": "amq.topic", "queue": "orders.7"}, "exchanges bind takes operator"),
     ):

@@ -24,6 +24,7 @@ ALL = {"browse", "consume", "publish", "purge"}
 NEEDED = {
     "peek": {"browse"},
     "payload": {"browse"},
+    "publish": {"publish"},
     "move": {"consume", "publish"},
     "copy": {"browse", "publish"},
     "retry": {"consume", "publish"},
