@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import proton
 
@@ -124,7 +124,7 @@ class QueueMessages:
         small. Raises also what `Resources.publish` does.
         """
         checked = checked_name(name, "name")
-        message = proton.Message(_text(body), durable=not checked_flag(transient, "transient"))
+        message: Any = proton.Message(_text(body), durable=not checked_flag(transient, "transient"))
         if subject is not None:
             message.subject = checked_routing_key(subject)
         message.properties = dict(checked_arguments(properties)) or None

@@ -59,7 +59,7 @@ export class QueueView {
       el("p", {}, el("a", { href: "#/queues" }, "All queues")),
       el("h2", { id: "queue-title" }, name),
       this.facts, this.why, el("div", { class: "tools" }, ...this.buttons),
-      this.trend, this.more, this.messages.element);
+      this.trend, this.messages.element, this.more); // what grows by itself is below what is clicked
   }
 
   async refresh() {
