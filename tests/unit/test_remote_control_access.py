@@ -50,6 +50,11 @@ def is_refused(rules: list[str], method: str, **params: object) -> bool:
     return answer.status == UNAUTHORIZED
 
 
+def test_each_action_on_messages_says_which_permissions_it_needs() -> None:
+    """One that reads or writes what is in queues, and names none, would be open to whoever may administer."""
+    assert set(OF_MESSAGES) == set(NEEDED)
+
+
 @pytest.mark.parametrize("action", OF_MESSAGES)
 def test_each_action_on_messages_needs_its_permission_on_the_queue_besides(action: str) -> None:
     params: dict[str, object] = {"action": action, "name": "q", "to": "other", "exchange": "other"}
