@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -59,6 +60,7 @@ REPLACING = """(() => {
 })()"""
 """Has the page see groups in what its broker answers."""
 CHARTS = "[...document.querySelectorAll('figure.chart')]"
+ROWS = "[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)"
 NO_SCROLLING = "document.documentElement.scrollWidth <= window.innerWidth"
 
 
@@ -372,11 +374,25 @@ def test_an_operator_creates_a_queue_changes_it_binds_it_and_deletes_it_once_tha
     page.wait(NO_SCROLLING)
     page.resize(1280, 860)
     client.connection.close()
+    page.click("#publish")
+    page.type("<script>alert(4)</script>")
+    page.press("Tab")
+    page.type("tried")
+    page.press("Tab")
+    page.type("colour=red")
+    page.screenshot(SHOTS / "publish.png")
+    assert accessibility_problems(page) == []
+    page.click("dialog button[type=submit]")
+    site.close_done("is in made.here.")
+    shown = primary.ask("queues", action="peek", name="made.here")["messages"][1]
+    assert (shown["body"]["content"], shown["properties"]["subject"]) == ("<script>alert(4)</script>", "tried")
+    assert (shown["application_properties"], shown["durable"]) == ({"colour": "red"}, True)
+    page.wait("document.querySelector('dl.summary dd').textContent === '2'")
     page.click("#delete")
-    page.wait("document.querySelector('dialog').innerText.includes('1 message and')")
+    page.wait("document.querySelector('dialog').innerText.includes('2 messages and')")
     page.click("dialog button[type=submit]")
     page.wait("document.querySelector('dialog .problem').textContent !== ''")
-    assert primary.ask("queues", action="read", name="made.here")["messages"] == 1
+    assert primary.ask("queues", action="read", name="made.here")["messages"] == 2
     page.evaluate("document.querySelector('dialog select').value = 'always'")
     page.click("dialog button[type=submit]")
     site.close_done("The queue made.here was deleted.")
@@ -419,12 +435,51 @@ def test_an_operator_makes_an_exchange_binds_a_queue_to_it_and_takes_both_away(s
     assert HTML_EXCHANGE not in [row["name"] for row in primary.ask("exchanges")["answer"]]
 
 
+def test_settings_show_their_layers_and_who_changed_them(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    primary.ask("settings", action="set", key="max-connections", value=4321)
+    site.log_in(primary, VIEWER)
+    site.go("settings")
+    page.wait(f"{ROWS}.some((row) => /max-connections[^]*4321/.test(row))")
+    page.wait(f"{ROWS}.filter((row) => row.includes('max-connections')).length === 2")  # the setting, and its change
+    page.screenshot(SHOTS / "settings.png")
+    assert accessibility_problems(page) == []
+    primary.ask("settings", action="unset", key="max-connections")
+    site.go("cluster")
+    site.go("settings")
+    page.wait_text("taken away")
+
+
+def test_sessions_of_clients_are_shown_and_an_operator_ends_one(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, OPERATOR)
+    row = {"session": "0123456789ab", "user": "ada", "state": "waiting", "for_s": 5, "timeout_s": 60, "connections": 2,
+           "held": 3, "client": None, "broker": None}  # fmt: skip
+    page.evaluate(f"""(() => {{ const real = window.fetch; window.asked = [];
+        window.fetch = async (path, options) => {{
+            const body = options?.body ? JSON.parse(options.body) : {{}};
+            if (body.method !== "sessions") return real(path, options);
+            asked.push(body.params);
+            const result = body.params.action === "list" ? [{json.dumps(row)}] : {{}};
+            return new Response(JSON.stringify({{ result }}));
+        }}; }})()""")
+    site.go("sessions")
+    page.wait_text("0123456789ab")
+    page.screenshot(SHOTS / "sessions.png")
+    assert accessibility_problems(page) == []
+    page.click("button.end")
+    page.wait_text("3 messages at this moment")
+    page.click("dialog button[type=submit]")
+    site.close_done("The session 0123456789ab was ended.")
+    page.wait("asked.some((one) => one.action === 'end' && one.name === '0123456789ab')")
+
+
 def test_a_viewer_can_press_nothing_that_changes_something(site: Site) -> None:
     page = site.page
     site.log_in(site.cluster.the_primary(), VIEWER)
     for view, text, buttons in (
         ("queues", "301 of 301", "#create-queue"),
-        ("queue/orders.7", "Consumers", "#move, #change, #bind, #purge, #delete"),
+        ("queue/orders.7", "Consumers", "#publish, #move, #change, #bind, #purge, #delete"),
         ("exchanges", "amq.topic", "#create-exchange"),
         ("exchange/amq.topic", "Kind: topic.", "#bind, #delete"),
     ):
@@ -435,6 +490,7 @@ def test_a_viewer_can_press_nothing_that_changes_something(site: Site) -> None:
         page.wait(f"[...document.querySelectorAll({json.dumps(buttons)})].every((button) => button.disabled)")
     for method, params, needed in (
         ("queues", {"action": "create", "name": "q"}, "queues create takes operator"),
+        ("queues", {"action": "publish", "name": "orders.7"}, "queues publish takes operator"),
         ("queues", {"action": "delete", "name": "orders.7"}, "queues delete takes operator"),
         ("exchanges", {"action": "bind", "name": "amq.topic", "queue": "orders.7"}, "exchanges bind takes operator"),
     ):
@@ -452,6 +508,9 @@ def test_an_operator_pauses_the_agents_and_lets_them_go_on(site: Site) -> None:
     page.press("Enter")
     site.close_done("agents are paused by operator on the web page of")
     page.wait_text("a primary that dies is not replaced")
+    page.click("button.copy[aria-label='Copy qpid-ha resume']")
+    page.wait("/^(Copied|Selected): qpid-ha resume$/.test(document.querySelector('#announce').textContent)")
+    assert accessibility_problems(page) == []
     page.click("#pause")
     page.press("Tab")
     page.press("Enter")
@@ -510,6 +569,9 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
             ("charts", "Time to confirm"),
             ("queues", "301 of 301"),
             ("queue/orders.7", "Purge"),
+            ("sessions", "sessions of clients"),
+            ("remote-nodes", "outside of this cluster"),
+            ("settings", "By default"),
             ("exchanges", "amq.topic"),
             ("exchange/amq.topic", "Kind: topic."),
             ("connections", "of all kinds"),
@@ -597,6 +659,16 @@ def test_a_group_is_shown_as_one_and_its_queues_with_who_hands_out(site: Site) -
     site.go("queue/orders.7")
     page.wait_text("Handed out by")
     page.wait("document.querySelector('dl.summary').innerText.includes('node2, node3')")
+
+
+@pytest.mark.parametrize("name", ["audit", "a; reboot", "it's", "$(id)", "-x", "two words"])
+def test_a_command_to_copy_names_what_it_is_about_and_runs_nothing_else(site: Site, name: str) -> None:
+    row = {"name": name, "strategy": "hot-standby", "state": "no primary", "problem": ""}
+    seen = {"status": {"state": "standalone"}, "brokers": [], "backups": [], "facts": [], "sets": [row]}
+    site.page.open(site.url(site.cluster.the_primary()))
+    command = site.page.evaluate(f"""import('/page/problems.js')
+        .then((problems) => problems.problemsOf({json.dumps(seen)})[0].command)""")
+    assert shlex.split(command) == ["qpid-ha", "set", "show", name]
 
 
 def test_the_page_asks_the_broker_that_served_it_and_nobody_else(site: Site) -> None:

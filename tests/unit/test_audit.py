@@ -81,6 +81,7 @@ REQUESTS: list[tuple[str, dict[str, object], bool]] = [
     ("queues", {"action": "purge", "name": "q"}, True),
     ("queues", {"action": "peek", "name": "q"}, False),
     ("queues", {"action": "payload", "name": "q", "after": 0}, False),
+    ("queues", {"action": "publish", "name": "q", "body": "x"}, True),
     ("queues", {"action": "move", "name": "q", "to": "none"}, True),
     ("queues", {"action": "copy", "name": "q", "to": "none"}, True),
     ("queues", {"action": "retry", "name": "q"}, True),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,10 @@ from qpid_ha_broker.metrics.queue_trends import CHARTS_MAX, STILL_S, QueueTrends
 from qpid_ha_broker.model.commands.configuration import Configuration
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
-from qpid_ha_broker.server.http.figure_looks import process_figures
+from qpid_ha_broker.server.broker import Broker
+from qpid_ha_broker.server.http import figure_looks
+from qpid_ha_broker.server.http.figure_looks import FigureLooks, ProcessFigures, process_figures
+from qpid_ha_config.settings import BrokerSettings
 
 FIGURES = (Figure("rate", mean), Figure("depth", max), Figure("free", min))
 
@@ -242,3 +247,31 @@ def test_without_data_or_with_a_disk_that_is_gone_there_are_the_other_figures(tm
         figures = process_figures(data_dir)
         assert math.isnan(figures.disk_free)
         assert figures.memory > 1_000_000
+
+
+def test_a_disk_that_hangs_costs_a_look_its_own_figures_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one thread, however many looks there are while it hangs."""
+
+    async def story() -> tuple[list[ProcessFigures], int, ProcessFigures]:
+        hangs, entered = threading.Event(), 0
+
+        def hang(_data_dir: Path | None) -> ProcessFigures:
+            nonlocal entered
+            entered += 1
+            hangs.wait()
+            return ProcessFigures(memory=1.0)
+
+        monkeypatch.setattr(figure_looks, "process_figures", hang)
+        monkeypatch.setattr(figure_looks, "PROCESS_LIMIT_S", 0.05)
+        broker = Broker(BrokerSettings.from_values({"control-socket": str(tmp_path / "socket")}))
+        looks = FigureLooks(broker, Histogram())
+        without = [await looks._look_at_process() for _ in range(3)]
+        hangs.set()
+        monkeypatch.setattr(figure_looks, "PROCESS_LIMIT_S", 30.0)
+        return without, entered, await looks._look_at_process()
+
+    without, entered, after = asyncio.run(story())
+    assert all(math.isnan(figures.memory) for figures in without)
+    assert (entered, after.memory) == (1, 1.0)

@@ -17,11 +17,11 @@ from paged_core import PagedCore
 from paired_engines import START_MS, PairedBroker, PairedClient
 from paired_links import subscribe
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
-from qpid_ha_broker.amqp.nodes.queue_messages import COUNT_MOST, QueueLook, QueueMessages
+from qpid_ha_broker.amqp.nodes.queue_messages import BODY_BYTES_MOST, COUNT_MOST, QueueLook, QueueMessages
 from qpid_ha_broker.amqp.wire.message_facts import DEPTH_MAX, SECTION_BYTES, SECTIONS_MOST, describe_message
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.commands.administration import Administration, Facts
-from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet, Unavailable
+from qpid_ha_broker.model.errors import InvalidArgument, NotFound, OtherSet, QueueFull, Unavailable
 from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.sequence import load_bodies
 from qpid_ha_broker.model.transactions.transaction import Message
@@ -229,6 +229,52 @@ def test_a_broker_says_who_leads_the_set_of_a_queue_that_it_has_no_replica_of() 
     ):
         with pytest.raises(ServedElsewhere, match="primary is beta"):
             ask()
+
+
+# --- publishing
+
+
+def test_an_operator_puts_a_message_into_a_queue_as_a_client_would(broker: PairedBroker) -> None:
+    broker.container.default.configuration.declare_queue("q", {})
+    published = messages_of(broker).publish("q", "hello", "greeting", {"colour": "red", "size": 3})
+    plain = messages_of(broker).publish("q", transient=True)
+    broker.settle_down()
+    assert published.written.is_committed
+    assert plain.written.is_committed
+    rows = seen(broker)
+    assert (contents(rows), [row["durable"] for row in rows]) == (["hello", ""], [True, False])
+    row = rows[0]
+    assert row["properties"] == {"subject": "greeting"}
+    assert row["application_properties"] == {"colour": "red", "size": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"body": 5}, "body is of type int: give a text"),
+        ({"body": "x" * (BODY_BYTES_MOST + 1)}, "give at most 65536, or use qpid-ha send"),
+        ({"body": "\ud800"}, "UTF-8"),
+        ({"subject": 5}, "give a text"),
+        ({"properties": [1]}, "give a map"),
+        ({"properties": {"a": [1]}}, "a"),
+        ({"transient": "yes"}, "transient"),
+        ({"name": "none"}, "none"),
+    ],
+)
+def test_a_message_that_makes_no_sense_is_not_put_anywhere(
+    broker: PairedBroker, given: dict[str, object], problem: str
+) -> None:
+    queue = broker.container.default.configuration.declare_queue("q", {})
+    with pytest.raises((InvalidArgument, NotFound), match=problem):
+        messages_of(broker).publish(**{"name": "q", **given})
+    assert queue.messages.count == 0
+
+
+def test_a_queue_that_is_full_takes_no_message_of_an_operator_either(broker: PairedBroker) -> None:
+    broker.container.default.configuration.declare_queue("q", {"qpid.max_count": 1, "qpid.policy_type": "reject"})
+    messages_of(broker).publish("q", "x")
+    with pytest.raises(QueueFull):
+        messages_of(broker).publish("q", "y")
 
 
 def test_a_replica_shows_what_it_holds_and_has_nothing_moved() -> None:

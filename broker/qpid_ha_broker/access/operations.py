@@ -78,6 +78,10 @@ class MessageRequests(Protocol):
         """What messages are about."""
 
     @property
+    def publish(self) -> Callable[..., object]:
+        """One more message."""
+
+    @property
     def payload(self) -> Callable[..., object]:
         """The bytes of messages."""
 
@@ -542,6 +546,11 @@ ROWS: Final[tuple[Operation, ...]] = (
         ControlForm("queues", "payload", _O, nodes=(NodePermission(Permission.BROWSE, "name"),)), None,
         {"name": _NAME, "after": _NUMBER, "offset": _NUMBER, "bytes": _NUMBER},
         _READS, _AT_ONCE, lambda on: on.messages.payload,
+    ),
+    Operation(
+        ControlForm("queues", "publish", _O, ("name",), (NodePermission(Permission.PUBLISH, "name"),)), None,
+        {"name": _NAME, "body": _TEXT, "subject": _TEXT, "properties": _ARGUMENTS, "transient": _FLAG},
+        _WRITES, _COMMITTED, lambda on: on.messages.publish,
     ),
     Operation(
         ControlForm(

@@ -145,7 +145,8 @@ class FigureHistory:
         """
         points_of: dict[str, list[float | None]] = {}
         # All at once, for there may be a look between two steps.
-        kept = [self._kept(number, is_fine=span.is_fine) for number in range(len(self._figures))]
+        most = (span.points + 1) * span.fold  # the oldest point of these may lack a part, and is left out
+        kept = [self._kept(number, is_fine=span.is_fine)[-most:] for number in range(len(self._figures))]
         slot = 0 if self._slot is None else self._slot if span.is_fine else self._slot // MINUTE_STEPS
         for number, figure in enumerate(self._figures):
             points = _folded_points(figure.fold, kept[number], slot, span.fold)

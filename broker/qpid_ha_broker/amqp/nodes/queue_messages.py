@@ -1,4 +1,4 @@
-"""What operators ask about the messages of one queue: to look at some, to have their bytes, to move them elsewhere.
+"""What operators ask about the messages of one queue: to look at some, have their bytes, move them, and put one in.
 
 Each value comes from the wire and may be anything, as for `Administration`. Looking costs by the message, so it is done
 message by message, and others may have their turns in between: see `QueueLook`.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
+
+import proton
 
 from qpid_ha_broker.access.operations import ManagedObjects
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
@@ -18,8 +20,11 @@ from qpid_ha_broker.amqp.wire.sections import without_number
 from qpid_ha_broker.events.payloads import without_format
 from qpid_ha_broker.model.commands.administration import (
     Administration,
+    Done,
     Facts,
     Pending,
+    checked_arguments,
+    checked_flag,
     checked_name,
     checked_number,
     checked_routing_key,
@@ -32,12 +37,12 @@ from qpid_ha_broker.model.queues.paged import BodyDamaged
 from qpid_ha_broker.model.queues.queue import Queue, SessionLink
 from qpid_ha_broker.model.queues.sequence import DISPLACED, ELSEWHERE, EXPIRED, NO_LIMIT, WAITING, Entry, Holder
 from qpid_ha_broker.model.sessions import session_label
-from qpid_ha_broker.model.transactions.transaction import Transaction
+from qpid_ha_broker.model.transactions.transaction import Message, Transaction
 
 COUNT_MOST: Final = 100
 """Messages in one answer."""
 BODY_BYTES_MOST: Final = 64 * 1024
-"""Of one body that is shown."""
+"""Of one body that is shown, or published."""
 SHOWN_BYTES_MOST: Final = 1024 * 1024
 """Of all bodies in one answer, at least one."""
 BYTES_MOST: Final = 1024 * 1024
@@ -102,6 +107,32 @@ class QueueMessages:
         checked = checked_name(name, "name")
         administration = self._administration.of_queue(checked)
         return administration, administration.configuration.queue(checked)
+
+    # --- publishing
+
+    def publish(
+        self,
+        name: object,
+        body: object = "",
+        subject: object = None,
+        properties: object = None,
+        transient: object = False,
+    ) -> Done[Facts]:
+        """Put one message with a text into the queue, as a client would; `properties`: those of the application.
+
+        For an operator who tries something: it takes no memory limit and no limit of a user into account, so it is
+        small. Raises also what `Resources.publish` does.
+        """
+        checked = checked_name(name, "name")
+        message: Any = proton.Message(_text(body), durable=not checked_flag(transient, "transient"))
+        if subject is not None:
+            message.subject = checked_routing_key(subject)
+        message.properties = dict(checked_arguments(properties)) or None
+        administration = self._administration.of_queue(checked, leads=True)
+        resources, payload = administration.resources, message.encode()
+        published = Message(payload, bool(message.durable))
+        written = resources.publish(administration.configuration.queue(checked), published, resources.catalog.now_ms)
+        return Done({"name": checked, "bytes": len(payload)}, written)
 
     # --- moving
 
@@ -204,6 +235,19 @@ def _pending(source: Administration, move: QueueMove, facts: Callable[[], Facts]
         source.resources.replicated.log,
         lambda: {"name": move.source.name, **facts(), "held": move.held, "passed": move.passed},
     )
+
+
+def _text(body: object) -> str:
+    """Raises InvalidArgument."""
+    if not isinstance(body, str):
+        raise InvalidArgument(f"body is of type {type(body).__name__}: give a text")
+    try:
+        size = len(body.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument("body is a text that UTF-8 cannot hold: give another one") from None
+    if size > BODY_BYTES_MOST:
+        raise InvalidArgument(f"body has {size} bytes: give at most {BODY_BYTES_MOST}, or use qpid-ha send")
+    return body
 
 
 def _selection(count: object, message_id: object, selector: object) -> MoveSelection:

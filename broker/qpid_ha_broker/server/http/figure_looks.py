@@ -17,6 +17,7 @@ from qpid_ha_broker.metrics.queue_listing import PlacedIn
 from qpid_ha_broker.metrics.queue_trends import CHARTS_MAX, QueueTrends
 from qpid_ha_broker.model.queues.queue_sums import sum_queues
 from qpid_ha_broker.server.http.state_news import LOADING_LOOK_S
+from qpid_ha_broker.server.runtime.daemon_threads import DAEMON_THREADS
 from qpid_ha_broker.server.runtime.descriptors import Descriptors, open_descriptors
 from qpid_ha_broker.server.runtime.slices import in_slices
 
@@ -56,7 +57,7 @@ class FigureLooks:
         self._flow = MessageFlow()
         self._confirms = MeanSince(confirms)
         self._process = ProcessFigures()
-        self._process_look: asyncio.Task[ProcessFigures] | None = None
+        self._process_look: asyncio.Future[ProcessFigures] | None = None
         self._began_s = time.monotonic() - STEP_S / 2  # so that looks come in the midst of a step, and none has two
         self._looked_s = 0.0
         self._processor_s = 0.0
@@ -68,9 +69,8 @@ class FigureLooks:
 
     def stop(self) -> None:
         """Look no more."""
-        for task in (self._task, self._process_look):
-            if task is not None:
-                task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     def queues(self) -> Iterator[PlacedIn]:
         """All queues of which this broker has a replica."""
@@ -127,8 +127,8 @@ class FigureLooks:
         if self._process_look is None:
             settings = self._broker.current()
             data_dir = settings.data_dir if settings.has_store else None
-            reading = asyncio.to_thread(process_figures, data_dir)
-            self._process_look = asyncio.get_running_loop().create_task(reading)
+            loop = asyncio.get_running_loop()
+            self._process_look = loop.run_in_executor(DAEMON_THREADS, process_figures, data_dir)
         done, _ = await asyncio.wait({self._process_look}, timeout=PROCESS_LIMIT_S)
         if not done:
             return ProcessFigures()

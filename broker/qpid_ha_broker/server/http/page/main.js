@@ -7,6 +7,8 @@ import { ConnectionsView } from "./connections.js";
 import { announce, el, setText, show, time } from "./dom.js";
 import { ExchangesView, ExchangeView } from "./exchanges.js";
 import { HistoryView } from "./history.js";
+import { RemoteNodesView, SessionsView } from "./sessions.js";
+import { SettingsView } from "./settings.js";
 import { stateKind } from "./problems.js";
 import { QueueView } from "./queue.js";
 import { QueuesView } from "./queues.js";
@@ -112,6 +114,7 @@ function showState(state) {
 
 const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView(), queues: () => new QueuesView(), history: () => new HistoryView(),
   connections: () => new ConnectionsView(),
+  sessions: () => new SessionsView(), "remote-nodes": () => new RemoteNodesView(), settings: () => new SettingsView(),
   exchanges: () => new ExchangesView(), exchange: (name) => new ExchangeView(name),
   queue: (name, address) => new QueueView(name, address) };
 

@@ -34,10 +34,11 @@ export class QueueView {
     this.why = el("p", { class: "quiet" });
     this.purge = el("button", { type: "button", id: "purge", class: "danger", disabled: true, onclick: () => this.#purge() }, "Purge…");
     this.move = el("button", { type: "button", id: "move", disabled: true, onclick: () => this.#move() }, "Move messages…");
+    this.publish = el("button", { type: "button", id: "publish", disabled: true, onclick: () => this.#publish() }, "Publish a message…");
     this.change = el("button", { type: "button", id: "change", disabled: true, onclick: () => this.#change() }, "Change arguments…");
     this.bind = el("button", { type: "button", id: "bind", disabled: true, onclick: () => this.#bind() }, "Bind…");
     this.delete = el("button", { type: "button", id: "delete", class: "danger", disabled: true, onclick: () => this.#delete() }, "Delete…");
-    this.buttons = [this.move, this.change, this.bind, this.purge, this.delete];
+    this.buttons = [this.publish, this.move, this.change, this.bind, this.purge, this.delete];
     this.arguments = el("p");
     this.consumers = new Table("Consumers", [
       { title: "Client", long: true, value: (link) => `${link.user ?? "nobody"} at ${link.address}` },
@@ -58,7 +59,7 @@ export class QueueView {
       el("p", {}, el("a", { href: "#/queues" }, "All queues")),
       el("h2", { id: "queue-title" }, name),
       this.facts, this.why, el("div", { class: "tools" }, ...this.buttons),
-      this.trend, this.more, this.messages.element);
+      this.trend, this.messages.element, this.more); // what grows by itself is below what is clicked
   }
 
   async refresh() {
@@ -123,6 +124,28 @@ export class QueueView {
     setText(this.chartsProblem, told.problem ? `This queue has no charts: ${told.problem}.` : "");
     this.depth.update([lineOf(told, "depth")]);
     this.rates.update([lineOf(told, "in", "In"), lineOf(told, "out", "Out")]);
+  }
+
+  async #publish() {
+    await confirmAction({
+      title: `Publish a message to ${this.name}`,
+      does: ["The message comes into the queue behind the others, and a consumer gets it as any message of a client."],
+      loses: "Nothing, unless the queue is full and drops older messages then, as its policy says.",
+      verb: "Publish",
+      fields: [
+        { name: "body", label: "Body, a text", kind: "textarea" },
+        { name: "subject", label: "Subject; empty: none", maxlength: 1024 },
+        { ...argumentsField({}, "colour=red"), label: "Application properties, NAME=VALUE on a line each" },
+        { name: "durable", label: "Kept", options: [["yes", "also when brokers start anew (durable)"], ["no", "in memory alone"]] },
+      ],
+      run: async ({ body, subject, arguments: text, durable }) => {
+        const params = { action: "publish", name: this.name, body, properties: readArguments(text), transient: durable === "no" };
+        if (subject) params.subject = subject;
+        const told = await broker.call("queues", params);
+        return `A message of ${bytes(told.bytes)} is in ${this.name}.`;
+      },
+    });
+    this.onDue?.();
   }
 
   async #change() {
