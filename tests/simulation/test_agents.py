@@ -1,4 +1,4 @@
-"""Real brokers with the agents that ship: what docs/agents.md promises is kept, and planted bugs are found."""
+"""Real brokers with the agents that ship: what docs/operations.md promises is kept, and planted bugs are found."""
 
 from __future__ import annotations
 
