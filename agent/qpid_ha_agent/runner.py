@@ -85,24 +85,22 @@ class RunSettings:
     hook_environment: Mapping[str, str] = field(default_factory=dict)
     poll_interval_s: float = 0.5
     limits: Limits = field(default_factory=Limits)
+    machine: AgentMachine = THIS_MACHINE
+    """On which both run."""
 
 
 class Runner:
     """The promise: the lock is let go before a dead broker is started again."""
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        draw: Callable[[float, float], float] = random.uniform,
-        machine: AgentMachine = THIS_MACHINE,
-    ) -> None:
+    def __init__(self, settings: RunSettings, draw: Callable[[float, float], float] = random.uniform) -> None:
         self._settings = settings
         self._draw = draw
-        self._machine = machine
         self._process: BrokerProcess | None = None
         self._tenure = Tenure()
         coordinator, activation = open_coordinator(settings.coordinator), settings.activation
-        self._lock = PrimaryLock(lambda: coordinator.lease(settings.name), self._lock_changed, machine.start_thread)
+        self._lock = PrimaryLock(
+            lambda: coordinator.lease(settings.name), self._lock_changed, settings.machine.start_thread
+        )
         self._failback = Failback(settings.name, activation)
         self._coordination = CoordinatorTalk(
             coordinator,
@@ -113,7 +111,7 @@ class Runner:
             activation.priority,
             self._failback.is_wanted,
             self._heard,
-            machine.start_thread,
+            settings.machine.start_thread,
         )
         self._hooks = Hooks(activation, settings.control_socket.with_suffix(".hooks"), settings.hook_environment)
         self._virtual_ip = VirtualIpKeeper(activation.virtual_ip, self._leads)
@@ -149,7 +147,7 @@ class Runner:
         self._wake = asyncio.Event()
         self._stepped_at_s = time.monotonic()
         limits, interval_s = self._settings.limits, self._settings.poll_interval_s
-        self._talk = self._machine.make_talk(
+        self._talk = self._settings.machine.make_talk(
             self._settings.control_socket,
             interval_s,
             limits.fence_after_s,
@@ -296,7 +294,7 @@ class Runner:
         actions[decision.action]()
 
     def _adopt(self) -> bool:
-        process = self._machine.find_broker(self._settings.control_socket, STARTED_S)
+        process = self._settings.machine.find_broker(self._settings.control_socket, STARTED_S)
         if process is None:
             return False
         log.info("a broker runs already (pid %d): taking care of it", process.pid)
@@ -306,7 +304,7 @@ class Runner:
     def _start_broker(self) -> None:
         try:
             if not self._adopt():
-                self._watch(self._machine.start_broker(self._settings.command))
+                self._watch(self._settings.machine.start_broker(self._settings.command))
         except BrokerProcessError as error:
             if not self._deaths:
                 raise

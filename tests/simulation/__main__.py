@@ -164,7 +164,7 @@ def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], to
     of_proxies = [outcome for outcome in all_outcomes if isinstance(outcome, ProxiesOutcome)]
     if of_proxies:
         click.echo(
-            f"{len(of_proxies)} of proxies or forwarding:"
+            f"{len(of_proxies)} of real brokers:"
             f" {sum(outcome.confirmed for outcome in of_proxies)} messages confirmed,"
             f" {sum(outcome.handed_out for outcome in of_proxies)} delivered,"
             f" {sum(outcome.generations for outcome in of_proxies)} generations; again came"

@@ -18,9 +18,8 @@ from qpid_ha_agent.agent_machine import AgentMachine
 from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.control import TimedOut, Unreachable, refusal_of
-from qpid_ha_agent.decision import Limits, LockView
-from qpid_ha_agent.run_settings import RunSettings
-from qpid_ha_agent.runner import Runner
+from qpid_ha_agent.decision import LockView
+from qpid_ha_agent.runner import Runner, RunSettings
 from simulation.machine_process import MachineProcess
 
 if TYPE_CHECKING:
@@ -73,9 +72,13 @@ class SimulatedAgent:
         assert process is not None
         settings = self.node.settings
         run_settings = RunSettings(
-            settings.name, ("qpidd",), settings.control_socket, settings.coordinator, limits=Limits()
+            settings.name,
+            ("qpidd",),
+            settings.control_socket,
+            settings.coordinator,
+            machine=AgentHere(self.node, process),
         )
-        self.runner = Runner(run_settings, process.draw.uniform, AgentHere(self.node, process))
+        self.runner = Runner(run_settings, process.draw.uniform)
         process.loop.create_task(self._run(self.runner, process))
 
     async def _run(self, runner: Runner, process: MachineProcess) -> None:
@@ -152,8 +155,12 @@ class AgentHere(AgentMachine):
 
     def _have_waited(self, work: Callable[[], object]) -> None:
         """The thread goes on, and has the lock; if nobody wants it any more, it gives it back."""
+        leases = self._node.site.leases
+        if not leases.is_turn_of(self._process):  # it was stopped, and the lock taken away meanwhile
+            leases.wait(self._process, lambda: self._have_waited(work))
+            return
         work()
-        self._node.site.leases.pass_on(self._process)
+        leases.pass_on(self._process)
 
     # --- asking the broker
 

@@ -71,9 +71,13 @@ class Leases:
             self.holder, self.lease, self.renewal = None, None, ""
             self._next()
 
+    def is_turn_of(self, user: LeaseUser) -> bool:
+        """It has it, and has not noticed yet."""
+        return self.holder is user and self.lease is None
+
     def pass_on(self, user: LeaseUser) -> None:
         """It was its turn, and it does not want it any more."""
-        if self.holder is user and self.lease is None:
+        if self.is_turn_of(user):
             self.holder = None
             self._next()
 

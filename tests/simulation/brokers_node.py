@@ -515,10 +515,14 @@ class BrokerNode:
             if self._callers.pop(over, self) is None:
                 over()
 
+        def end() -> None:
+            for stream in streams:
+                stream.close()
+
         def close() -> None:
             self._callers.pop(over, None)
             if running is not None:
-                running.post(lambda: [stream.close() for stream in streams])
+                running.post(end)
 
         self._at_control(tell, over)
         return close
@@ -530,7 +534,11 @@ class BrokerNode:
             gone()
             return
         self._callers[gone] = None
-        running.post(lambda: running.loop.create_task(work(broker.direct)))
+
+        def begin() -> None:
+            running.loop.create_task(work(broker.direct))
+
+        running.post(begin)
 
     # --- what its broker tells
 

@@ -126,14 +126,18 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # --- signals, and files that can be read
 
-    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+    def add_signal_handler(  # type: ignore[override]
+        self, sig: int, callback: Callable[..., object], *args: Any
+    ) -> None:
         self._at_signal[sig] = partial(callback, *args)
 
     def signal(self, sig: int) -> None:
         """The process gets it."""
         self._at_signal[sig]()
 
-    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+    def add_reader(  # type: ignore[override]
+        self, fd: Any, callback: Callable[..., object], *args: Any
+    ) -> None:
         self._readers[fd] = partial(callback, *args)
 
     def remove_reader(self, fd: Any) -> bool:

@@ -1,7 +1,7 @@
 """What goes wrong with the agents of real brokers, what operators want of `default`, and what both promise.
 
-The promises are those of docs/agent.md: agents alone see to it that somebody leads while somebody could; who has lost
-the lock knows it; nobody acts by himself in a pause; a primary that answers, and that the record names, stays it.
+The promises are those of docs/operations.md: agents see to it that somebody leads while somebody could; who has lost
+the lock knows it; none acts by itself in a pause; a primary that answers, and that the record names, stays it.
 """
 
 from __future__ import annotations

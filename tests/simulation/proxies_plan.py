@@ -13,6 +13,8 @@ MOVES: Final = 16
 DELETIONS: Final = 8
 TRANSACTING: Final = 6
 """Of a run that is about what is under way when a set moves."""
+FIRST_WITH_AGENTS: Final = 200
+"""Of clusters of proxies. Seeds that tests name are below: what they show does not hang on who promotes."""
 BUSY_TURN_S: Final = 0.02
 FORWARDING_ENDS_S: Final = 6.0
 """Where brokers hand messages on: many short runs meet more than a few long ones."""
@@ -84,6 +86,17 @@ _AGENTS_WEIGHTS: Final = {
     ProxiesKind.AGENTS_PAUSE: 2,
 }
 
+_ONE_SET_WEIGHTS: Final = {
+    ProxiesKind.CLIENT_CUT: 1,
+    ProxiesKind.PROXY_CUT: 3,
+    ProxiesKind.BLOCK: 3,
+    ProxiesKind.ONE_WAY: 3,
+    ProxiesKind.CRASH_PRIMARY: 5,
+    ProxiesKind.CRASH_PROXY: 3,
+    ProxiesKind.PAUSE: 3,
+    ProxiesKind.PAUSE_PRIMARY: 4,
+    ProxiesKind.MOVE: 4,
+}
 _FORWARDING_WEIGHTS: Final = {
     ProxiesKind.PROXY_CUT: 2,
     ProxiesKind.BLOCK: 2,
@@ -154,6 +167,8 @@ class ProxiesPlan:
     """Some: publishers send durable messages alone."""
     has_agents: bool = False
     """`qpid-ha-agent run` promotes, and starts brokers; else a driver of the tests does."""
+    relays: bool = True
+    """Brokers are proxies; else clients find whoever leads."""
 
     @property
     def has_faults(self) -> bool:
@@ -322,16 +337,50 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
         power_cuts=_draw_power_cuts(seed, brokers),
     )
-    return _with_cuts(plan) if plan.sessions else plan
+    return _with_agents(_with_cuts(plan) if plan.sessions else plan)
+
+
+def _with_agents(plan: ProxiesPlan) -> ProxiesPlan:
+    """In half of all clusters but the first; in the others somebody promotes who knows nothing of a lock."""
+    draw = random.Random(f"{plan.seed}/agents beside proxies")
+    if plan.seed < FIRST_WITH_AGENTS or draw.random() < 0.5:
+        return plan
+    kinds = draw.choices(list(_AGENTS_WEIGHTS), list(_AGENTS_WEIGHTS.values()), k=draw.choice((0, 2, 4)))
+    faults = [*plan.faults, *[_draw_fault(draw, kind) for kind in kinds]]
+    return replace(plan, has_agents=True, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
 def draw_agents_plan(seed: int) -> ProxiesPlan:
-    """As `draw_proxies_plan`, with agents, and what strikes them."""
-    draw = random.Random(f"{seed}/agents of proxies")
-    kinds = draw.choices(list(_AGENTS_WEIGHTS), list(_AGENTS_WEIGHTS.values()), k=draw.choice((2, 4, 8)))
-    plan = draw_proxies_plan(seed)
-    faults = [*plan.faults, *[_draw_fault(draw, kind) for kind in kinds]]
-    return replace(plan, has_agents=True, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
+    """2 to 5 brokers with agents, one set, few clients, which connect to whoever leads; and much that goes wrong."""
+    draw = random.Random(f"{seed}/agents plan")
+    brokers = draw.choice((2, 3, 3, 3, 4, 5))
+    weights = _ONE_SET_WEIGHTS | _AGENTS_WEIGHTS
+    kinds = draw.choices(list(weights), list(weights.values()), k=draw.choice((2, 4, 8, 14)))
+    faults = [_draw_fault(draw, kind) for kind in kinds]
+    return ProxiesPlan(
+        seed,
+        brokers,
+        publishers=draw.choice((2, 3)),
+        consumers=draw.choice((1, 2, 3)),
+        shrinking=0,
+        browsers=draw.choice((0, 0, 1)),
+        transacting=draw.choice((0, 0, 0, 1)),
+        anonymous=0,
+        sessions=0,
+        bereft=0,
+        subscribers=0,
+        forking=0,
+        delay_s=draw.choice((0.0005, 0.003, 0.015)),
+        socket_bytes=draw.choice((2_000, 60_000, 1_000_000)),
+        publisher_credit=draw.choice((5, 40)),
+        most_unsettled=draw.choice((30, 30_000)),
+        min_in_sync=draw.choice((1, 1, 2)),
+        replicas=(),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        power_cuts=_draw_power_cuts(seed, brokers),
+        has_agents=True,
+        relays=False,
+    )
 
 
 def _draw_power_cuts(seed: int, brokers: int) -> tuple[PowerCut, ...]:

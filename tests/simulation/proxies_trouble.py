@@ -54,6 +54,7 @@ class ProxiesTrouble:
         self._nodes = nodes
         self._default = default
         self._sets = sets
+        self._leases = leases
         self._moves_to: dict[str, tuple[str, float]] = {}
         """By set: who was to lead last, and until when that may go on."""
         self._undo: dict[Callable[[], None], None] = {}
@@ -182,6 +183,9 @@ class ProxiesTrouble:
                     ends_s[one, other] = for_s = fault.for_s * draw.uniform(0.4, 1.0)
                     for ends in ((one, other), (other, one)):
                         self._stop_bytes(*ends, for_s)
+        for node in alone if primary.agent is not None and draw.random() < 0.5 else ():
+            self._leases.cut(node.index)
+            self._later(fault.for_s, partial(self._leases.mend, node.index))
         for placed in self._sets:
             for node in alone:
                 last_s = max(for_s for ends, for_s in ends_s.items() if node in ends)

@@ -1,10 +1,10 @@
-"""Brokers that relay their clients' links to the primary, those clients, and the promises that both are given.
+"""Brokers that serve one set or relay their clients' links to who leads one, clients, and the promises both are given.
 
 Real is all of `server`: listeners but for their sockets, channels between brokers, the drivers of members, stores with
 their journals, the controller, and proxies, with Proton's engines at both ends of each connection, on loops in virtual
-time. Brokers have stores, so a power cut leaves what was synced. Beside them run agents, as they ship (`brokers_agent`),
-or somebody who tries who is ready, as a manager of another make does. A broker alone is killed only while another one could take over what it leads, so that nothing that
-was confirmed may be lost.
+time. Brokers have stores, so a power cut leaves what was synced. Beside them run the agents that ship, or somebody
+promotes who tries who is ready, as a manager of another make does. A broker alone is killed only while another one
+could take over what it leads, so that nothing that was confirmed may be lost.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class ProxiesWorld:
             "memory-limit": "256MiB",
             "ha.cluster": True,
             "ha.brokers-url": ",".join(addresses),
-            "ha.clients": "proxy",
+            "ha.clients": "proxy" if self.plan.relays else "redirect",
             "ha.default-replicas": self.plan.brokers,
             "ha.coordinator": f"file:{self._coordinator}",
             "ha.min-in-sync": min(self.plan.min_in_sync, self.plan.brokers - 1),
@@ -379,7 +379,7 @@ class ProxiesWorld:
             placed.watch.may_be_outdated()
         self._look_at_sessions()
         for node in self.nodes:
-            if node.is_up and not node.is_paused and not node.is_in_turn:
+            if self.plan.relays and node.is_up and not node.is_paused and not node.is_in_turn:
                 self._check_links(node)
 
     def _check_members(self) -> None:
@@ -463,7 +463,7 @@ class ProxiesWorld:
             clients = [each.peer for each in node.open_connections if not each.is_admin]
             if clients:
                 return f"{node.name} still has {len(clients)} clients"
-            if node.proxying.count:
+            if self.plan.relays and node.proxying.count:
                 return f"{node.name} still relays {node.proxying.count} links"
             held = node.container.held.unsettled_bytes, node.container.held.partial_bytes
             if held != (0, 0):

@@ -12,7 +12,7 @@ from simulation.cluster import Outcome, run
 from simulation.group_plan import GroupPlan, draw_group_plan
 from simulation.group_world import GroupOutcome, run_group
 from simulation.plan import Plan, draw_plan
-from simulation.proxies_plan import ProxiesPlan, draw_forwarding_plan, draw_proxies_plan
+from simulation.proxies_plan import ProxiesPlan, draw_agents_plan, draw_forwarding_plan, draw_proxies_plan
 from simulation.proxies_world import ProxiesOutcome, run_proxies
 from simulation.sets_plan import SetsPlan, draw_sets_plan
 from simulation.sets_runs import SetsOutcome, run_sets
@@ -22,29 +22,32 @@ B = TypeVar("B")
 AnyPlan = Plan | SetsPlan | ProxiesPlan | GroupPlan
 AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome | GroupOutcome
 ONE_SET: Final = "one-set"
+AGENTS: Final = "agents"
 SETS: Final = "sets"
 PROXIES: Final = "proxies"
 FORWARDING: Final = "forwarding"
 GROUP: Final = "group"
 DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
     ONE_SET: draw_plan,
+    AGENTS: draw_agents_plan,
     SETS: draw_sets_plan,
     PROXIES: draw_proxies_plan,
     FORWARDING: draw_forwarding_plan,
     GROUP: draw_group_plan,
 }
 """How clusters of each kind are drawn from a seed."""
-SHARES: Final[dict[str, int]] = {ONE_SET: 30, SETS: 30, PROXIES: 30, FORWARDING: 10, GROUP: 0}
+SHARES: Final[dict[str, int]] = {ONE_SET: 20, AGENTS: 10, SETS: 30, PROXIES: 30, FORWARDING: 10, GROUP: 0}
 """Of a hundred seeds, how many stand for each kind of cluster. At least half have to be of clusters in which something
 crosses (`crosses`): where features met, promises broke that each of them kept by itself. A cluster of many sets takes
-five times as long as one of a single set, one of proxies ten times. Groups have tests of their own."""
+five times as long as one of a single set, one of real brokers with their agents seven times, one of proxies ten to
+twenty times. Groups have tests of their own."""
 YOUNG_OBJECTS: Final = 20_000
 """So many new ones before garbage is looked for. More would keep what a hundred clusters have left in memory."""
 
 
 def kind_of(seed: int, weights: Mapping[str, int] = SHARES) -> str:
-    """The kind of cluster that a seed stands for (`DRAWS`): one set, many, brokers that are proxies, such that hand
-    messages on, or a group.
+    """The kind of cluster that a seed stands for (`DRAWS`): one set, one of real brokers with their agents, many sets,
+    brokers that are proxies, such that hand messages on, or a group.
 
     `weights`: how often each kind is drawn, and at least one of them more than 0. What a seed stands for changes with
     them, but not what each kind draws from it: where a seed is written down, its kind is, too (`replay_command`).
@@ -55,7 +58,9 @@ def kind_of(seed: int, weights: Mapping[str, int] = SHARES) -> str:
 def crosses(plan: AnyPlan) -> bool:
     """Whether something crosses sets, brokers, or lives of a client: several sets, or brokers that relay, with
     clients that come back."""
-    return isinstance(plan, ProxiesPlan) or (isinstance(plan, SetsPlan) and len(plan.sets) > 1)
+    if isinstance(plan, ProxiesPlan):
+        return plan.relays
+    return isinstance(plan, SetsPlan) and len(plan.sets) > 1
 
 
 def kind_of_plan(plan: AnyPlan) -> str:
@@ -63,7 +68,8 @@ def kind_of_plan(plan: AnyPlan) -> str:
     if isinstance(plan, SetsPlan):
         return SETS
     if isinstance(plan, ProxiesPlan):
-        return FORWARDING if plan.forking else PROXIES
+        of_proxies = FORWARDING if plan.forking else PROXIES
+        return of_proxies if plan.relays else AGENTS
     return GROUP if isinstance(plan, GroupPlan) else ONE_SET
 
 

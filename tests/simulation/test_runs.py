@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from simulation.__main__ import main
 from simulation.plan import draw_plan
-from simulation.proxies_plan import ProxiesPlan, draw_forwarding_plan, draw_proxies_plan
+from simulation.proxies_plan import ProxiesPlan, draw_agents_plan, draw_forwarding_plan, draw_proxies_plan
 from simulation.runs import (
     DRAWS,
     ONE_SET,
@@ -51,6 +51,7 @@ def test_one_set_crosses_nothing_however_it_is_drawn() -> None:
 
     assert not crosses(alone)
     assert not crosses(draw_plan(1))
+    assert not crosses(draw_agents_plan(1))
     assert crosses(draw_proxies_plan(1))
 
 
@@ -60,7 +61,7 @@ def test_half_of_the_new_seeds_of_each_time_are_of_kinds_in_which_something_cros
 
 
 def test_without_weights_a_seed_stands_for_the_kind_that_it_stood_for_yesterday() -> None:
-    assert "".join(kind_of(seed)[0] for seed in range(50)) == "pssppsfpfsospopopspsoosfppooososppsssspsppooospsps"
+    assert "".join(kind_of(seed)[0] for seed in range(50)) == "pssppsfpfsaspapapspsaosfppaoososppsssspsppooaspsps"
 
 
 def test_weights_say_how_often_each_kind_is_drawn() -> None:
@@ -75,7 +76,7 @@ def test_the_summary_counts_the_clusters_of_each_kind() -> None:
     shown = CliRunner().invoke(main, ["--seeds", "2", "--seed", "3", "--weights", "one-set=1", "--jobs", "1"])
 
     assert shown.exit_code == 0
-    assert shown.output.startswith("2 clusters (2 one-set, 0 sets, 0 proxies, 0 forwarding, 0 group) in ")
+    assert shown.output.startswith("2 clusters (2 one-set, 0 agents, 0 sets, 0 proxies, 0 forwarding, 0 group) in ")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_the_summary_counts_the_clusters_of_each_kind() -> None:
     [
         (["--weights", "one-set"], "'one-set' should be one-set=N"),
         (["--weights", "one-set=-1"], "'one-set=-1' should be one-set=N"),
-        (["--weights", "many=1"], "'many' is none of one-set, sets, proxies"),
+        (["--weights", "many=1"], "'many' is none of one-set, agents, sets, proxies"),
         (["--weights", "sets=1,sets=2"], "sets comes twice"),
         (["--weights", "sets=0"], "at least one kind has to be drawn"),
         (["--weights", "sets=1", "--only", "sets"], "give one of them"),
@@ -100,6 +101,7 @@ def test_weights_that_say_nothing_are_refused(arguments: list[str], refusal: str
 def test_a_failure_names_the_command_that_shows_it_again() -> None:
     assert replay_command(draw_sets_plan(7)) == "./dev simulate --seed 7 --only sets --trace"
     assert replay_command(draw_proxies_plan(8)) == "./dev simulate --seed 8 --only proxies --trace"
+    assert replay_command(draw_agents_plan(8)) == "./dev simulate --seed 8 --only agents --trace"
     assert replay_command(draw_forwarding_plan(9)) == "./dev simulate --seed 9 --only forwarding --trace"
 
 

@@ -100,14 +100,16 @@ def test_whoever_asks_for_a_switchover_that_is_under_way_hears_of_its_outcome_as
     first_to: str, second_to: str
 ) -> None:
     cluster, a = asked_twice(first_to, second_to)
-    assert a.answers[1].done and a.answers[2] == a.answers[1]._replace(request=2)
+    assert a.answers[1].done
+    assert a.answers[2] == a.answers[1]._replace(request=2)
     assert [name for name in "abc" if cluster[name].state is State.PRIMARY] == [a.member.status.primary]
 
 
 def test_one_to_another_backup_is_refused_at_once_and_the_first_one_goes_on() -> None:
     cluster, a = asked_twice("b", "c")
     assert a.answers[2] == fx.Answered(2, False, "b is asked to take over already: wait for that")
-    assert a.answers[1].done and cluster["b"].state is State.PRIMARY
+    assert a.answers[1].done
+    assert cluster["b"].state is State.PRIMARY
 
 
 def test_both_hear_that_the_backup_does_not_take_over_in_time() -> None:

@@ -31,7 +31,7 @@ from qpid_ha_broker.ha.primary_channel import PrimaryChannel
 from qpid_ha_broker.ha.promotion import AttemptStep, Granted, Outcome, OwnEvidence, Promotion
 from qpid_ha_broker.ha.replica import STREAM_ERRORS, Replica, Restored, StreamError
 from qpid_ha_broker.ha.states import Cause, Phase, State, StateMachine
-from qpid_ha_broker.ha.step_down import SHUT_DOWN_ALREADY, ClusterShutdown, StepDown
+from qpid_ha_broker.ha.step_down import ClusterShutdown, StepDown
 from qpid_ha_broker.ha.verdict import NONE_COMMITTED, TOLD_OF_NONE, Refusal, ToldGeneration, told_commit
 from qpid_ha_broker.ha.votes import UnresolvedRecordWrite, Votes
 
@@ -950,7 +950,6 @@ class Leader(ActiveRole):
         self.primary = primary
         self._recorder = EpochRecorder(parts.ctx, primary, parts.answer, parts.confirmed_record)
         self._step_down = StepDown(parts.ctx)
-        self._shutdown: ClusterShutdown | None = None
 
     # --- what is seen of it
 
@@ -960,7 +959,7 @@ class Leader(ActiveRole):
             primary=self._ctx.settings.name,
             phase=None if self._ctx.settings.is_standalone else self.primary.phase,
             problem=self._recorder.problem or "",
-            is_closing=self._shutdown is not None,
+            is_closing=self._step_down.shutdown is not None,
         )
 
     @property
@@ -985,8 +984,8 @@ class Leader(ActiveRole):
         """Record what changed, and end with the cluster once everybody is level. Most inputs change neither."""
         if self._recorder.has_work:
             self._recorder.go_on()
-        if self._shutdown is not None:
-            self._go_on_shutting_down(self._shutdown)
+        if self._step_down.shutdown is not None:
+            self._go_on_shutting_down(self._step_down.shutdown)
 
     # --- backups
 
@@ -1059,8 +1058,8 @@ class Leader(ActiveRole):
         """Heartbeats, and whoever was silent for too long; whether anybody else leads."""
         self.primary.tick()
         self._recorder.go_on()
-        if self._shutdown is not None:
-            self._go_on_shutting_down(self._shutdown)
+        if self._step_down.shutdown is not None:
+            self._go_on_shutting_down(self._step_down.shutdown)
         self._step_down.tick()
 
     # --- whether it is deposed
@@ -1093,8 +1092,8 @@ class Leader(ActiveRole):
         connecting.awaits_successor = self._step_down.hands_over
         parts.become(connecting, Cause.DEMOTED, reason)
         self._step_down.ended(parts.answer)
-        if self._shutdown is not None:
-            self._shutdown.refuse("this broker stopped being primary: ask the next one")
+        if self._step_down.shutdown is not None:
+            self._step_down.shutdown.refuse("this broker stopped being primary: ask the next one")
         connecting.search()
         return connecting
 
@@ -1117,8 +1116,6 @@ class Leader(ActiveRole):
         unread_s = self._ctx.unread_s()
         if unread_s > self._ctx.settings.ask_limit_s:  # nobody waits for the answer any more, nor for what it leads to
             return Refusal(f"this broker was stopped for {unread_s:.1f} s, and the question may be that old: ask again")
-        if self._shutdown is not None:
-            return SHUT_DOWN_ALREADY
         return self._step_down.hand_over(link, question)
 
     def vote_asked(self, question: fr.Question) -> Refusal | None:
@@ -1144,37 +1141,23 @@ class Leader(ActiveRole):
 
     def demote(self, asked: fx.DemoteAsked) -> None:
         """End clients, and lead no more."""
-        if not self._refuse_in_shutdown(asked.request):
-            self._step_down.demote(asked)
+        self._step_down.demote(asked)
 
     def switch_over(self, asked: fx.SwitchoverAsked) -> None:
         """Have a backup take over."""
-        if not self._refuse_in_shutdown(asked.request):
-            self._step_down.switch_over(self.primary, asked)
-
-    def _refuse_in_shutdown(self, request: int) -> bool:
-        """Whether the whole cluster ends. One that is left behind, when that comes to nothing, would never be done."""
-        if self._shutdown is not None:
-            self._ctx.answer(request, False, SHUT_DOWN_ALREADY.text)
-        return self._shutdown is not None
+        self._step_down.switch_over(self.primary, asked)
 
     def clients_ended(self, _: fx.ClientsEnded) -> None:
         """The log's end is final: hand over, or shut the cluster down."""
-        if self._shutdown is not None:
-            self._shutdown.clients_ended()
+        if self._step_down.shutdown is not None:
+            self._step_down.shutdown.clients_ended()
             self._go_on()
         elif self._step_down.is_under_way:
             self._step_back(self._step_down.reason)
 
     def shut_down(self, asked: fx.ShutdownAsked) -> None:
         """End the whole cluster."""
-        if self._refuse_in_shutdown(asked.request):
-            return
-        if self._step_down.is_under_way:
-            self._ctx.answer(asked.request, False, self._step_down.why_busy.text)
-        else:
-            self._shutdown = ClusterShutdown(self._ctx, asked)
-            self._ctx.is_status_stale = True
+        self._step_down.shut_down(asked)
 
     def _go_on_shutting_down(self, shutdown: ClusterShutdown) -> None:
         if shutdown.mark_stores(self.primary):
@@ -1184,7 +1167,7 @@ class Leader(ActiveRole):
             names = ", ".join(self.primary.in_sync.members)
             backups = self._ctx.settings.keeper.backups
             shutdown.refuse(f"not all of {names} came level: see {backups}, then try again")
-            self._shutdown = None
+            self._step_down.shutdown = None
             self._ctx.is_status_stale = True
 
     def check_invariants(self) -> None:

@@ -40,12 +40,14 @@ class _Switchover(NamedTuple):
 
 
 class StepDown:
-    """Of one generation: at most one at a time, for an operator or for a candidate that asks."""
+    """Of one generation: at most one at a time, for an operator or for a candidate that asks, or the end of all."""
 
     def __init__(self, ctx: MemberContext) -> None:
         self._ctx = ctx
         self.is_under_way = False
         """Clients are being ended for it."""
+        self.shutdown: ClusterShutdown | None = None
+        """Of the whole cluster. Nothing else begins beside it: it would never be done if that comes to nothing."""
         self._demotion: DemoteAsked | None = None
         self._handover: tuple[int, Question] | None = None
         """The link on which a candidate asked, and its question."""
@@ -67,14 +69,28 @@ class StepDown:
         return f"handed over to {to}{f': {self._switchover.cause}' if self._switchover else ''}"
 
     @property
-    def why_busy(self) -> Refusal:
-        """Why nothing else can begin while one is under way."""
-        return HANDS_OVER_ALREADY if self._handover is not None else DEMOTED_ALREADY
+    def _why_busy(self) -> Refusal | None:
+        """Why nothing else can begin."""
+        if self.shutdown is not None:
+            return SHUT_DOWN_ALREADY
+        if self._demotion is not None:
+            return DEMOTED_ALREADY
+        return HANDS_OVER_ALREADY if self._handover is not None else None
+
+    def shut_down(self, asked: ShutdownAsked) -> None:
+        """An operator wants the whole cluster to end."""
+        busy = self._why_busy
+        if busy is not None:
+            self._ctx.answer(asked.request, False, busy.text)
+        else:
+            self.shutdown = ClusterShutdown(self._ctx, asked)
+            self._ctx.is_status_stale = True
 
     def demote(self, asked: DemoteAsked) -> None:
         """An operator, or a resource manager, wants it."""
-        if self.is_under_way:
-            self._ctx.answer(asked.request, False, self.why_busy.text)
+        busy = self._why_busy
+        if busy is not None:
+            self._ctx.answer(asked.request, False, busy.text)
             return
         self._ctx.note("info", f"{asked.cause}: clients are sent away")
         self._demotion = asked
@@ -82,8 +98,9 @@ class StepDown:
 
     def hand_over(self, link: int, question: Question) -> Refusal | None:
         """A candidate asks. The answer follows once clients are gone, unless it is refused now."""
-        if self.is_under_way:
-            return self.why_busy
+        busy = self._why_busy
+        if busy is not None:
+            return busy
         void = self._void
         if void is not None and void.to == question.asker and self._ctx.now_s < void.void_s + self._limit_s:
             return Refusal("this broker wanted that a while ago, and does not any more: ask again later")
@@ -95,8 +112,9 @@ class StepDown:
     def switch_over(self, primary: Primary, asked: SwitchoverAsked) -> None:
         """Have a backup ask; the best one unless the operator names another. Who asks for one that is under way hears
         what comes of that."""
-        if self._demotion is not None:
-            self._ctx.answer(asked.request, False, DEMOTED_ALREADY.text)
+        busy = self._why_busy
+        if busy is not None and self._handover is None:
+            self._ctx.answer(asked.request, False, busy.text)
             return
         under_way = self._under_way
         if under_way is not None and asked.to not in ("", under_way.to):
