@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from blocking_client import BlockingClient, Management
 from etcd_ensemble import EtcdEnsemble
 from forked_brokers import have_brokers_forked
+from ocf_resource import Resource, resource_here
 from proxied_broker import ProxiedBroker, Serve, Served
 from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.coordinator import Coordinator
@@ -130,3 +132,10 @@ def watching() -> Iterator[Callable[[Coordinator], Watcher]]:
             return watcher
 
         yield watch
+
+
+@pytest.fixture
+def resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Resource]:
+    """What Pacemaker's agent is called for, on this machine."""
+    with resource_here(tmp_path, monkeypatch, capfd) as resource:
+        yield resource
