@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from model_support import NOW_MS, Core, TextReader, bodies, message
+from moves import COUNT, SPENT, moved
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Scalar, TransactionCommitted
-from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.commands.moving import (
     PASSED_MOST,
     PORTION_BYTES,
     PORTION_MESSAGES,
     MoveSelection,
-    QueueMove,
     begin_move,
 )
 from qpid_ha_broker.model.errors import (
@@ -30,23 +29,12 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
 
-SPENT = Budget(lambda: 0.0, 0.0)
-COUNT = 2 * PORTION_MESSAGES + 1
-
 
 def two(core: Core, count: int = COUNT, **arguments: Scalar) -> tuple[Queue, Queue]:
     """A queue with so many messages, and an empty one with these arguments."""
     source, target = core.queue("from"), core.queue("to", **arguments)
     core.publish(source, *map(str, range(count)))
     return source, target
-
-
-def moved(core: Core, move: QueueMove) -> QueueMove:
-    """To its end."""
-    core.resources.work.run()
-    assert (move.written is None) is (move.failure is not None)
-    core.check()
-    return move
 
 
 def numbers(count: int, start: int = 0) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from model_support import NOW_MS, Core, TextReader, bodies, message, wants
+from moves import COUNT, SPENT, moved
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued, QueuePlaced, SetPlaced, TransactionCommitted
-from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.commands.moving import (
     PORTION_MESSAGES,
     MoveSelection,
@@ -32,8 +32,6 @@ from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE, TEMPORARY_SU
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
 
-SPENT = Budget(lambda: 0.0, 0.0)
-COUNT = 2 * PORTION_MESSAGES + 1
 COLOURS = ("red", "blue")
 ALL = MoveSelection()
 
@@ -48,11 +46,7 @@ def redirected(
     core: Core, source: Queue, exchange: Exchange, key: str | None = None, selection: MoveSelection = ALL
 ) -> QueueMove:
     """To its end."""
-    move = begun(core, source, exchange, key, selection)
-    core.resources.work.run()
-    assert (move.written is None) is (move.failure is not None)
-    core.check()
-    return move
+    return moved(core, begun(core, source, exchange, key, selection))
 
 
 def by_colour(core: Core, kind: str = "direct") -> tuple[Queue, Exchange]:
