@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from blocking_client import BlockingClient, Management
+from coordinator_calls import Open, Watch
 from etcd_ensemble import EtcdEnsemble
 from forked_brokers import have_brokers_forked
 from ocf_resource import Resource, resource_here
@@ -33,7 +34,6 @@ from running_broker import RunningBroker
 have_brokers_forked()
 
 Connect = Callable[..., BlockingClient]
-Open = Callable[..., Coordinator]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -109,6 +109,12 @@ def etcd() -> Iterator[EtcdEnsemble]:
 
 
 @pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> str:
+    """Of this test alone, in a coordinator that others use, too."""
+    return f"tests/{re.sub('[^a-z0-9]+', '-', request.node.name)[:60]}"
+
+
+@pytest.fixture
 def opened() -> Iterator[Open]:
     """Opens coordinators by their URL and settings, and closes them."""
     with ExitStack() as stack:
@@ -122,7 +128,7 @@ def opened() -> Iterator[Open]:
 
 
 @pytest.fixture
-def watching() -> Iterator[Callable[[Coordinator], Watcher]]:
+def watching() -> Iterator[Watch]:
     """Makes those that look at a coordinator when it tells of a change."""
     with ExitStack() as stack:
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from certificate_authority import Authority
-from coordinator_calls import CALL_LIMIT_S, NEXT, RECORD, complaint
+from coordinator_calls import CALL_LIMIT_S, NEXT, RECORD, Open, Watch, complaint
 from etcd_ensemble import EtcdEnsemble, ServerTls
 from limits import LIMIT_S
 from qpid_ha_broker.coordination.conformance.watcher import Watcher
@@ -27,16 +27,7 @@ from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from running_agent import wait_until
 
-Open = Callable[..., Coordinator]
-Watch = Callable[[Coordinator], Watcher]
-
 SESSION_S = 2.0
-
-
-@pytest.fixture
-def namespace(request: pytest.FixtureRequest) -> str:
-    """Of this test alone."""
-    return f"tests/{request.node.name[:60]}"
 
 
 @pytest.fixture

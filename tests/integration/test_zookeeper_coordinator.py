@@ -22,29 +22,19 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from certificate_authority import Authority
-from coordinator_calls import CALL_LIMIT_S, NEXT, RECORD, complaint
+from coordinator_calls import CALL_LIMIT_S, NEXT, RECORD, Open, Watch, complaint
 from coordinator_process import CoordinatorProcess
 from limits import LIMIT_S
 from lossy_proxy import LossyProxy
-from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError, Lease
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble, ZookeeperServer
 from running_agent import wait_until
 
-Open = Callable[..., Coordinator]
-Watch = Callable[[Coordinator], Watcher]
-
 OTHER = RECORD._replace(cluster="c2", primary="broker2")
 SESSION_S = 1.5
 LONG_SESSION_S = 60.0
-
-
-@pytest.fixture
-def namespace(request: pytest.FixtureRequest) -> str:
-    """Of this test alone."""
-    return f"tests/{re.sub('[^a-z0-9]+', '-', request.node.name)[:60]}"
 
 
 @pytest.fixture

@@ -7,8 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from qpid_ha_broker.coordination.coordinator import CoordinatorError
+from qpid_ha_broker.coordination.conformance.watcher import Watcher
+from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
+
+Open = Callable[..., Coordinator]
+"""See `opened` in the integration tests' conftest, and `watching`."""
+Watch = Callable[[Coordinator], Watcher]
 
 RECORD = ClusterRecord("c1", 3, "broker1", 5, ("broker1", "broker2"))
 NEXT = RECORD._replace(epoch=6, members=("broker1",))

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from model_support import NOW_MS, Core, TextReader, bodies, message, wants
-from moves import COUNT, SPENT, moved
+from model_support import NOW_MS, Core, bodies, message, wants
+from moves import COUNT, SPENT, backups_that_end_behind, moved
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued, QueuePlaced, SetPlaced, TransactionCommitted
 from qpid_ha_broker.model.commands.moving import (
     PORTION_MESSAGES,
@@ -124,11 +124,7 @@ def test_wherever_the_log_ends_each_message_is_in_its_queue_or_in_all_others_and
     core.resources.work.run()
     core.read()
     seen = set()
-    for cut in range(before, len(core.records) + 1):
-        backup = Resources(TextReader())
-        for record in core.records[:cut]:
-            backup.replicated.follow(record)
-        backup.replicated.drop_open_unit()
+    for backup in backups_that_end_behind(core, before):
         left, there, red, blue = held(backup, "q", "all", *COLOURS)
         assert there + left == numbers(COUNT)
         assert (red, blue) == (numbers(len(there), "red"), numbers(len(there), "blue"))
