@@ -161,16 +161,9 @@ class ControlClient(Closing):
 
     def _read_reply(self, line: bytes) -> object:
         reply = decode_object(line)
-        if reply is None or reply.get("id") not in (self._last_identity, None):
-            raise self._no_broker()
-        if "result" in reply:
-            return reply["result"]
-        error = reply.get("error")
-        if not isinstance(error, dict):
-            raise self._no_broker()
-        if reply.get("id") is None:  # the broker refused the connection, not this request
+        if reply is not None and "error" in reply and reply.get("id") is None:  # it refused the connection
             self.close()
-        raise refusal_of(error)
+        return result_of(reply, self._last_identity, self._no_broker)
 
     def _no_broker(self) -> Unreachable:
         return Unreachable(f"what listens at {self.path} is no qpid-ha broker")
@@ -224,6 +217,18 @@ class NotAllowed(RequestRefused):
 
     def __init__(self, message: str) -> None:
         super().__init__(NOT_ALLOWED, message)
+
+
+def result_of(reply: dict[str, Any] | None, identity: int, no_broker: Callable[[], Unreachable]) -> object:
+    """What the reply to that request brings. Raises RequestRefused, and `no_broker` where that is no reply to it."""
+    if reply is None or reply.get("id") not in (identity, None):
+        raise no_broker()
+    if "result" in reply:
+        return reply["result"]
+    error = reply.get("error")
+    if not isinstance(error, dict):
+        raise no_broker()
+    raise refusal_of(error)
 
 
 def refusal_of(error: dict[str, object]) -> RequestRefused:

@@ -19,7 +19,7 @@ from qpid_ha_agent.control import (
     TimedOut,
     Unreachable,
     decode_object,
-    refusal_of,
+    result_of,
 )
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.closing import Closing
@@ -153,14 +153,7 @@ class HttpControlClient(Closing):
             raise Unreachable(f"cannot reach a broker at {self.broker}: {_shortly(error)}") from None
 
     def _result(self, reply: dict[str, Any] | None) -> object:
-        if reply is None or reply.get("id") not in (self._last_identity, None):
-            raise self._no_broker()
-        if "result" in reply:
-            return reply["result"]
-        error = reply.get("error")
-        if not isinstance(error, dict):
-            raise self._no_broker()
-        raise refusal_of(error)
+        return result_of(reply, self._last_identity, self._no_broker)
 
     def _no_broker(self) -> Unreachable:
         return Unreachable(f"what listens at {self.broker} is no qpid-ha broker, or not its port admin.listen")

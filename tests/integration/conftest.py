@@ -13,13 +13,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blocking_client import BlockingClient, Management
+from coordinator_calls import Open, Watch
 from etcd_ensemble import EtcdEnsemble
 from forked_brokers import have_brokers_forked
+from ocf_resource import Resource, resource_here
 from proxied_broker import ProxiedBroker, Serve, Served
 from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.coordinator import Coordinator
@@ -31,7 +34,6 @@ from running_broker import RunningBroker
 have_brokers_forked()
 
 Connect = Callable[..., BlockingClient]
-Open = Callable[..., Coordinator]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -107,6 +109,12 @@ def etcd() -> Iterator[EtcdEnsemble]:
 
 
 @pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> str:
+    """Of this test alone, in a coordinator that others use, too."""
+    return f"tests/{re.sub('[^a-z0-9]+', '-', request.node.name)[:60]}"
+
+
+@pytest.fixture
 def opened() -> Iterator[Open]:
     """Opens coordinators by their URL and settings, and closes them."""
     with ExitStack() as stack:
@@ -120,7 +128,7 @@ def opened() -> Iterator[Open]:
 
 
 @pytest.fixture
-def watching() -> Iterator[Callable[[Coordinator], Watcher]]:
+def watching() -> Iterator[Watch]:
     """Makes those that look at a coordinator when it tells of a change."""
     with ExitStack() as stack:
 
@@ -130,3 +138,10 @@ def watching() -> Iterator[Callable[[Coordinator], Watcher]]:
             return watcher
 
         yield watch
+
+
+@pytest.fixture
+def resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Resource]:
+    """What Pacemaker's agent is called for, on this machine."""
+    with resource_here(tmp_path, monkeypatch, capfd) as resource:
+        yield resource

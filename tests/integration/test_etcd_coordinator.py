@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from certificate_authority import Authority
+from coordinator_calls import CALL_LIMIT_S, NEXT, RECORD, Open, Watch, complaint
 from etcd_ensemble import EtcdEnsemble, ServerTls
 from limits import LIMIT_S
 from qpid_ha_broker.coordination.conformance.watcher import Watcher
@@ -26,20 +27,7 @@ from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.coordinator import CoordinatorUrl
 from running_agent import wait_until
 
-Open = Callable[..., Coordinator]
-Watch = Callable[[Coordinator], Watcher]
-
-RECORD = ClusterRecord("c1", 3, "broker1", 5, ("broker1", "broker2"))
-NEXT = RECORD._replace(epoch=6, members=("broker1",))
-CALL_LIMIT_S = 15.0
-"""A call ends by itself after two seconds; the rest is for a machine that is busy."""
 SESSION_S = 2.0
-
-
-@pytest.fixture
-def namespace(request: pytest.FixtureRequest) -> str:
-    """Of this test alone."""
-    return f"tests/{request.node.name[:60]}"
 
 
 @pytest.fixture
@@ -50,14 +38,6 @@ def url(etcd: EtcdEnsemble, namespace: str) -> str:
 def wait_called(watcher: Watcher, times: int) -> None:
     """Until it was told so often of a change."""
     wait_until(lambda: watcher.calls >= times, lambda: f"{watcher.calls} calls, not {times}")
-
-
-def complaint(call: Callable[[], object]) -> str:
-    began_s = time.monotonic()
-    with pytest.raises(CoordinatorError) as caught:
-        call()
-    assert time.monotonic() - began_s < CALL_LIMIT_S
-    return str(caught.value)
 
 
 # --- the record

@@ -134,12 +134,17 @@ def test_what_comes_of_an_order_is_logged_with_the_name_of_the_set(
     story_of_three(tmp_path, story)
 
 
-def test_of_sets_that_have_lost_a_backup_the_one_that_is_published_to_drops_it_at_once_and_the_others_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def losses_are_told_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a broker that is lost no set hears at once, unless it writes to it."""
     monkeypatch.setattr(sub_channels, "AT_ONCE", 0)
     monkeypatch.setattr(sub_channels, "LATE_S", 60.0)
 
+
+@pytest.mark.usefixtures("losses_are_told_late")
+def test_of_sets_that_have_lost_a_backup_the_one_that_is_published_to_drops_it_at_once_and_the_others_in_time(
+    tmp_path: Path,
+) -> None:
     async def story(sets: HostedSets) -> None:
         for name in ("orders", "bills"):
             await sets.place(name, "a", "b", "c")
@@ -159,12 +164,10 @@ def test_of_sets_that_have_lost_a_backup_the_one_that_is_published_to_drops_it_a
     story_of_three(tmp_path, story)
 
 
+@pytest.mark.usefixtures("losses_are_told_late")
 def test_a_replica_that_has_not_heard_yet_that_its_primary_is_lost_can_be_promoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(sub_channels, "AT_ONCE", 0)
-    monkeypatch.setattr(sub_channels, "LATE_S", 60.0)
-
     async def story(sets: HostedSets) -> None:
         await sets.place("orders", "c", "a", "b")
         await sets.publish("c", "orders", "q", "before")

@@ -12,13 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import fake_qpidd
-from ocf_resource import IN_SYNC, LOST, PRIMARY, Outcome, Resource, resource_here, says_first
+from ocf_resource import IN_SYNC, LOST, PRIMARY, Outcome, Resource, says_first
 from qpid_ha_agent import actions
 from qpid_ha_agent.ocf.agent import LAST_CHANCE_S, OcfAgent
 from qpid_ha_agent.ocf.codes import OcfCode
@@ -30,12 +29,6 @@ from qpid_ha_agent.sight import Sight, look
 from scripted_pacemaker import NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the agent wants to be root, as Pacemaker's agents are")
-
-
-@pytest.fixture
-def resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Resource]:
-    with resource_here(tmp_path, monkeypatch, capfd) as resource:
-        yield resource
 
 
 # --- the ordinary life

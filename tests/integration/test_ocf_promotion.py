@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ocf_resource import LOST, Resource, resource_here, says_first
+from ocf_resource import LOST, Resource, says_first
 from qpid_ha_agent.ocf import agent as agent_module
 from qpid_ha_agent.ocf import memory as memory_module
 from qpid_ha_agent.ocf.agent import OcfAgent
@@ -23,12 +22,6 @@ from scripted_broker import ScriptedBroker
 from scripted_pacemaker import NODE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the agent wants to be root, as Pacemaker's agents are")
-
-
-@pytest.fixture
-def resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Resource]:
-    with resource_here(tmp_path, monkeypatch, capfd) as resource:
-        yield resource
 
 
 # --- who is promoted

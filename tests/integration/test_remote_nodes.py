@@ -15,7 +15,7 @@ from proton.utils import LinkDetached
 from blocking_client import BlockingClient, Management, bodies
 from certificate_authority import Authority
 from failover_load import FailoverLoad
-from running_broker import RunningBroker
+from running_broker import RunningBroker, without_bugs
 from running_cluster import RunningCluster
 
 
@@ -39,10 +39,8 @@ def there() -> Iterator[RunningBroker]:
 def here(there: RunningBroker) -> Iterator[RunningBroker]:
     """The broker that clients know; whatever the tests did, it has met no bug."""
     nodes = {"orders": f"{there.url}/their-orders", "missing": "amqp://127.0.0.1:1/q"}
-    with RunningBroker({"name": "here"}, config=config(nodes, there.url)) as running:
+    with without_bugs(RunningBroker({"name": "here"}, config=config(nodes, there.url))) as running:
         yield running
-        assert running.stop() == 0, running.log()
-        assert "Traceback" not in running.log(), running.log()
 
 
 @pytest.fixture

@@ -38,18 +38,21 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-@pytest.fixture(scope="module")
-def secure(serve: Serve, authority: Authority) -> Iterator[Served]:
-    """A broker that takes TLS only, and logs in whoever shows a certificate of the authority."""
+def tls_settings(authority: Authority) -> dict[str, object]:
+    """Of a broker that takes TLS only, and believes who shows a certificate of the authority."""
     certificate, key = authority.issue("localhost")
-    settings: dict[str, object] = {
+    return {
         "listen": "amqps://127.0.0.1:0",
         "tls.certificate": certificate,
         "tls.key": key,
         "tls.ca": authority.certificate,
-        "handshake-timeout": "1s",
     }
-    with serve(settings) as running:
+
+
+@pytest.fixture(scope="module")
+def secure(serve: Serve, authority: Authority) -> Iterator[Served]:
+    """A broker that takes TLS only, and logs in whoever shows a certificate of the authority."""
+    with serve({**tls_settings(authority), "handshake-timeout": "1s"}) as running:
         yield running
 
 
@@ -88,16 +91,8 @@ peers_differ = pytest.mark.direct_only("brokers would log in to each other so: t
 @pytest.fixture(scope="module")
 def demanding(serve: Serve, authority: Authority) -> Iterator[Served]:
     """A broker that talks only to who shows a certificate of the authority."""
-    certificate, key = authority.issue("localhost")
-    settings: dict[str, object] = {
-        "listen": "amqps://127.0.0.1:0",
-        "tls.certificate": certificate,
-        "tls.key": key,
-        "tls.ca": authority.certificate,
-        "tls.require-client-certificate": True,
-        "sasl.allow-anonymous": False,
-    }
-    with serve(settings) as running:
+    demands = {"tls.require-client-certificate": True, "sasl.allow-anonymous": False}
+    with serve({**tls_settings(authority), **demands}) as running:
         yield running
 
 

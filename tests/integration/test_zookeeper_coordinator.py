@@ -22,32 +22,19 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from certificate_authority import Authority
+from coordinator_calls import CALL_LIMIT_S, NEXT, RECORD, Open, Watch, complaint
 from coordinator_process import CoordinatorProcess
 from limits import LIMIT_S
 from lossy_proxy import LossyProxy
-from qpid_ha_broker.coordination.conformance.watcher import Watcher
 from qpid_ha_broker.coordination.coordinator import Coordinator, CoordinatorError, Lease
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_demo.zookeeper_ensemble import ZookeeperEnsemble, ZookeeperServer
 from running_agent import wait_until
 
-Open = Callable[..., Coordinator]
-Watch = Callable[[Coordinator], Watcher]
-
-RECORD = ClusterRecord("c1", 3, "broker1", 5, ("broker1", "broker2"))
-NEXT = RECORD._replace(epoch=6, members=("broker1",))
 OTHER = RECORD._replace(cluster="c2", primary="broker2")
-CALL_LIMIT_S = 15.0
-"""A call ends by itself after two seconds; the rest is for a machine that is busy."""
 SESSION_S = 1.5
 LONG_SESSION_S = 60.0
-
-
-@pytest.fixture
-def namespace(request: pytest.FixtureRequest) -> str:
-    """Of this test alone."""
-    return f"tests/{re.sub('[^a-z0-9]+', '-', request.node.name)[:60]}"
 
 
 @pytest.fixture
@@ -88,15 +75,6 @@ def zkcli(zookeeper_ensemble: ZookeeperEnsemble) -> Iterator[KazooClient]:
 
 def url_of(server: ZookeeperServer | LossyProxy, namespace: str) -> str:
     return f"zookeeper://{server.address}/{namespace}"
-
-
-def complaint(call: Callable[[], object]) -> str:
-    """What it says when it raises CoordinatorError, which it does in time."""
-    began_s = time.monotonic()
-    with pytest.raises(CoordinatorError) as caught:
-        call()
-    assert time.monotonic() - began_s < CALL_LIMIT_S
-    return str(caught.value)
 
 
 def complaints(*coordinators: Coordinator) -> list[str]:

@@ -477,7 +477,7 @@ class ProxiesWorld:
 def _check_consumer(node: BrokerNode, link: RelayedConsumer) -> None:
     """It never asks for more than its client takes."""
     far = link.far
-    if far is None or not link.is_open or link._is_draining or link._is_stopped:
+    if far is None or not link.is_open or link._credit.is_draining or link._is_stopped:
         return
     asked, wanted = engine.credit(far) - len(link._reclaimed), max(link._sender.credit, 0)
     if asked > min(wanted, ASKED_MESSAGES):

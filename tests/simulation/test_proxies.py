@@ -90,7 +90,7 @@ def test_credit_that_is_asked_for_twice_is_found(monkeypatch: pytest.MonkeyPatch
     def ask_twice(self: RelayedConsumer) -> None:
         before = 0 if self.far is None else engine.credit(self.far)
         ask(self)
-        if self.far is not None and not self._is_draining and engine.credit(self.far) > before:
+        if self.far is not None and not self._credit.is_draining and engine.credit(self.far) > before:
             engine.give_credit(self.far, engine.credit(self.far) - before)
 
     monkeypatch.setattr(RelayedConsumer, "_ask", ask_twice)

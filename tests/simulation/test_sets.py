@@ -114,9 +114,9 @@ def test_a_broker_that_is_gone_because_its_connection_is_lost_is_found(monkeypat
     assert "is taken for failed" in found_by(monkeypatch, map(draw_sets_plan, range(11, 40))).problem
 
 
-def many_sets(count: int) -> World:
+def many_sets(count: int, brokers: str = "abc") -> World:
     """Three brokers, and so many sets whose primaries are spread over them."""
-    world = modelled_world(7, {"a": "", "b": "", "c": ""})
+    world = modelled_world(7, dict.fromkeys(brokers, ""))
     world.lead("a")
     world.run(1.0)
     for number in range(count):
@@ -151,12 +151,18 @@ def test_a_new_controller_goes_on_from_the_map_when_it_failed_together_with_prim
     world.settle(60.0)
 
 
-def test_a_set_goes_on_where_only_the_controller_cannot_reach_its_primary() -> None:
+def a_set_beside_its_controller() -> World:
+    """A leads `default`, and C a set of B, C and D."""
     world = modelled_world(7, {"a": "", "b": "", "c": "", "d": ""})
     world.lead("a")
     world.run(1.0)
     world.ask(ms.CreateSet("set", ("b", "c", "d"), preferred="c"))
     world.run(5.0)
+    return world
+
+
+def test_a_set_goes_on_where_only_the_controller_cannot_reach_its_primary() -> None:
+    world = a_set_beside_its_controller()
 
     world.cut("a", "c")
     world.run(1.0)
@@ -173,11 +179,7 @@ def test_a_primary_that_has_no_channel_to_a_new_controller_yet_is_not_replaced_b
     None
 ):
     """Who reaches it refuses to lead in its place; the other one did, after two seconds."""
-    world = modelled_world(7, {"a": "", "b": "", "c": "", "d": ""})
-    world.lead("a")
-    world.run(1.0)
-    world.ask(ms.CreateSet("set", ("b", "c", "d"), preferred="c"))
-    world.run(5.0)
+    world = a_set_beside_its_controller()
 
     world.break_channel("c", 6.0)
     world.cut("b", "c")
@@ -191,11 +193,7 @@ def test_a_primary_that_has_no_channel_to_a_new_controller_yet_is_not_replaced_b
 
 
 def test_a_primary_that_can_neither_report_nor_record_that_a_backup_left_hands_over() -> None:
-    world = modelled_world(7, {"a": "", "b": "", "c": "", "d": ""})
-    world.lead("a")
-    world.run(1.0)
-    world.ask(ms.CreateSet("set", ("b", "c", "d"), preferred="c"))
-    world.run(5.0)
+    world = a_set_beside_its_controller()
 
     world.cut("a", "c")
     world.kill("b")
@@ -210,12 +208,7 @@ def test_a_primary_that_can_neither_report_nor_record_that_a_backup_left_hands_o
 
 
 def test_a_drained_broker_is_empty_when_it_is_said_to_be_safe_to_stop() -> None:
-    world = modelled_world(7, {"a": "", "b": "", "c": "", "d": ""})
-    world.lead("a")
-    world.run(1.0)
-    for number in range(8):
-        world.ask(ms.CreateSet(f"set-{number}"))
-    world.run(5.0)
+    world = many_sets(8, "abcd")
 
     assert world.asked(ms.DrainBroker("c")).done
     world.run_until(lambda: any("c is drained" in note for note in world.notes), 120.0)

@@ -123,6 +123,16 @@ def test_what_else_is_on_the_connection_goes_on() -> None:
     assert broker.queue("q").messages.count == 1
 
 
+def take_back_in(number: bytes, broker: PairedBroker, sender: Any) -> None:
+    """A delivery of that transaction, of which half has come."""
+    taken_back = sender.delivery("a")
+    taken_back.local.data = [number]
+    taken_back.update(TRANSACTIONAL)
+    sender.stream(HALF)
+    broker.settle_down()
+    taken_back.abort()
+
+
 def test_an_aborted_delivery_of_a_transaction_is_no_part_of_it() -> None:
     broker = PairedBroker()
     broker.container.default.configuration.declare_queue("q", {})
@@ -130,12 +140,7 @@ def test_an_aborted_delivery_of_a_transaction_is_no_part_of_it() -> None:
     coordinator = PairedCoordinator(client)
     number = coordinator.declare()
     sender = client.sender("q")
-    taken_back = sender.delivery("a")
-    taken_back.local.data = [number]
-    taken_back.update(TRANSACTIONAL)
-    sender.stream(HALF)
-    broker.settle_down()
-    taken_back.abort()
+    take_back_in(number, broker, sender)
     kept = client.send(sender, proton.Message("kept"))
     kept.local.data = [number]
     kept.update(TRANSACTIONAL)
@@ -153,12 +158,7 @@ def test_an_aborted_delivery_for_a_link_that_the_broker_has_ended_fails_no_trans
     coordinator = PairedCoordinator(client)
     number = coordinator.declare()
     sender, other = client.sender("gone"), client.sender("q")
-    taken_back = sender.delivery("a")
-    taken_back.local.data = [number]
-    taken_back.update(TRANSACTIONAL)
-    sender.stream(HALF)
-    broker.settle_down()
-    taken_back.abort()
+    take_back_in(number, broker, sender)
     (link,) = [link for link in client.peer.links if link.link.name == sender.name]
     client.peer.end_link(link, AmqpError(DETACH_FORCED, "a test"))
     kept = client.send(other, proton.Message("kept"))

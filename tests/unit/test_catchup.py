@@ -65,25 +65,26 @@ def test_the_log_is_as_long_as_the_primarys_when_its_map_counts() -> None:
     pair.finish()
 
 
-def test_a_chunk_that_was_overtaken_by_a_consumer_brings_nothing_back() -> None:
-    pair, queue = pair_with()
-    pair.primary.publish(queue, "1", "2", "3")
+def overtake_a_chunk(pair: Pair) -> None:
+    """The second of three messages of `a` is consumed, and the backup hears of that before it gets them."""
     pair.meet(max_messages=10)
     overtaken = pair.next()
     accept(pair.primary, "a", 1)
     pair.stream()
     pair.take(overtaken)
+
+
+def test_a_chunk_that_was_overtaken_by_a_consumer_brings_nothing_back() -> None:
+    pair, queue = pair_with()
+    pair.primary.publish(queue, "1", "2", "3")
+    overtake_a_chunk(pair)
     assert held_by(pair.backup) == ["1", "3"]
     pair.finish()
 
 
 def test_a_held_message_that_was_consumed_meanwhile_does_not_come_back_from_the_stash() -> None:
     pair, _ = pair_with(3)
-    pair.meet(max_messages=10)
-    overtaken = pair.next()
-    accept(pair.primary, "a", 1)
-    pair.stream()
-    pair.take(overtaken)
+    overtake_a_chunk(pair)
     assert held_by(pair.backup) == ["m0", "m2"]
     pair.finish()
 

@@ -370,25 +370,25 @@ def test_what_failed_is_given_at_once_by_the_next_primary_and_waits_there_when_i
     assert visit.bodies() == ["a"]
 
 
-def fail(world: FailingOver, visit: Visit) -> None:
-    """Its client gets one message, and cannot do it."""
+def modify_one(world: FailingOver, visit: Visit, *, failed: bool = False, undeliverable: bool = False) -> None:
+    """Its client gets one message, and gives it back."""
     visit.link.flow(1)
     world.settle_down()
     ((delivery, _),) = visit.client.received(visit.link)
-    delivery.local.failed = True
+    delivery.local.failed, delivery.local.undeliverable = failed, undeliverable
     delivery.update(proton.Delivery.MODIFIED)
     delivery.settle()
+
+
+def fail(world: FailingOver, visit: Visit) -> None:
+    """Its client gets one message, and cannot do it."""
+    modify_one(world, visit, failed=True)
     world.settle_down()
 
 
 def decline(world: FailingOver, visit: Visit, *, is_told: bool = True) -> None:
     """Its client gets one message, and finds it undeliverable here. `is_told`: so the primary hears."""
-    visit.link.flow(1)
-    world.settle_down()
-    ((delivery, _),) = visit.client.received(visit.link)
-    delivery.local.undeliverable = True
-    delivery.update(proton.Delivery.MODIFIED)
-    delivery.settle()
+    modify_one(world, visit, undeliverable=True)
     if is_told:
         world.settle_down()
     else:

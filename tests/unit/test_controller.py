@@ -1259,6 +1259,13 @@ def asked(bench: Bench) -> list[tuple[str, str]]:
     return [(effect.name, effect.set) for effect in bench.said if isinstance(effect, ms.AskBroker)]
 
 
+def lose_the_primary_of_orders(bench: Bench) -> None:
+    """The connection to B, which leads `orders`, that C has, too."""
+    led(bench, "orders", "b", "c")
+    bench.said.clear()
+    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+
+
 def hear_of_c_alone(bench: Bench, for_s: float) -> None:
     """Time passes in which `c` reports that it follows the primary of `orders`."""
     for _ in range(round(for_s * 10)):
@@ -1332,9 +1339,7 @@ def test_one_whose_connection_is_lost_is_asked_at_once_and_is_not_gone_if_it_ans
 ) -> None:
     """A reset says what became of a connection. That a process is gone a refusal says."""
     bench = Bench("a", "b", "c")
-    led(bench, "orders", "b", "c")
-    bench.said.clear()
-    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    lose_the_primary_of_orders(bench)
     assert asked(bench) == [("b", "orders")]
     bench.wait(0.1)
     if answers:
@@ -1362,9 +1367,7 @@ def test_one_that_does_not_lead_all_that_is_recorded_is_asked_about_what_it_has_
 
 def test_one_that_lost_its_channel_and_answered_and_fell_silent_then_may_live() -> None:
     bench = Bench("a", "b", "c")
-    led(bench, "orders", "b", "c")
-    bench.said.clear()
-    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    lose_the_primary_of_orders(bench)
     bench.feed(ms.BrokerAnswered("b", "orders", 1))
     hear_of_c_alone(bench, 2.1)
 
@@ -1373,9 +1376,7 @@ def test_one_that_lost_its_channel_and_answered_and_fell_silent_then_may_live() 
 
 def test_one_that_answered_before_its_process_ended_is_gone_as_soon_as_nobody_listens_there() -> None:
     bench = Bench("a", "b", "c")
-    led(bench, "orders", "b", "c")
-    bench.said.clear()
-    bench.feed(ms.BrokerDisconnected("b", "b/1"))
+    lose_the_primary_of_orders(bench)
     bench.feed(ms.BrokerAnswered("b", "orders", 1))
     bench.feed(ms.BrokerRefuses("b", "b/1"))
     bench.wait(0.1)

@@ -145,14 +145,23 @@ def test_a_first_primary_that_died_before_its_first_event_may_be_promoted_again_
     assert scores.score(sight_of(name=name, generation=0, epoch=0, lsn=0, members=[])) == ("10" if may else NEVER)
 
 
+@pytest.fixture
+def pacemaker() -> Pacemaker:
+    return Pacemaker()
+
+
+@pytest.fixture
+def scores(pacemaker: Pacemaker, tmp_path: Path) -> Scores:
+    """That it is told."""
+    return Scores(pacemaker, MemoryFile("broker", tmp_path), lambda: False)
+
+
 def test_a_rise_is_told_at_once_and_a_fall_when_it_lasts_and_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pacemaker: Pacemaker, scores: Scores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failover's stages must not disturb what Pacemaker carries out."""
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    pacemaker = Pacemaker()
-    scores = Scores(pacemaker, MemoryFile("broker", tmp_path), lambda: False)
     for state in ("ready", "ready", "connecting", "catchup", "ready", "connecting"):
         scores.refresh(sight_of(state=state))
     assert pacemaker.scores == ["500"]
@@ -188,9 +197,9 @@ def test_a_broker_that_cannot_write_is_worth_less_than_any_that_can(tmp_path: Pa
     assert Scores(Pacemaker(), MemoryFile("broker", tmp_path), lambda: False).score(sight) == score
 
 
-def test_that_a_primary_cannot_write_is_told_with_the_next_look_when_pacemaker_is_idle(tmp_path: Path) -> None:
-    pacemaker = Pacemaker()
-    scores = Scores(pacemaker, MemoryFile("broker", tmp_path), lambda: False)
+def test_that_a_primary_cannot_write_is_told_with_the_next_look_when_pacemaker_is_idle(
+    pacemaker: Pacemaker, scores: Scores
+) -> None:
     scores.refresh(full(0.0))
     pacemaker.is_idle = False
     for _ in range(3):
@@ -216,13 +225,11 @@ def test_a_backup_that_loses_its_primary_reads_no_record_for_what_is_told_later_
 
 
 def test_a_fall_waits_until_pacemaker_has_carried_out_what_it_does_though_not_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pacemaker: Pacemaker, scores: Scores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A move of a virtual IP, or a fencing, may take longer than a fall has to last; each backup threw it away anew."""
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    pacemaker = Pacemaker()
-    scores = Scores(pacemaker, MemoryFile("broker", tmp_path), lambda: False)
     scores.refresh(sight_of(state="ready"))
     pacemaker.is_idle = False
     scores.refresh(sight_of())

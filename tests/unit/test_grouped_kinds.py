@@ -63,6 +63,14 @@ def test_a_ring_that_nobody_has_is_kept_to_its_limits_by_the_first_member_which_
     assert (held(group), owners(group)) == (["3", "4", "5"], {""})
 
 
+def have_b_own_the_ring(group: LittleGroup) -> None:
+    """A consumer of B has credit, and takes none of what comes."""
+    waits = group.b.core.consumer(group.b.queue("ring"), accepts=lambda body: False)
+    group.b.core.give_credit(group.b.queue("ring"), waits, 1)
+    group.settle()
+    assert owners(group) == {"b"}
+
+
 def test_a_ring_goes_over_its_limits_until_its_owner_has_said_what_leaves() -> None:
     group = group_with(RING)
     publish(group.b, "1", "2", "3", "4", "5")
@@ -75,10 +83,7 @@ def test_a_ring_goes_over_its_limits_until_its_owner_has_said_what_leaves() -> N
 
 def test_nothing_leaves_a_ring_twice_for_one_that_came() -> None:
     group = group_with(RING)
-    mine = group.b.core.consumer(group.b.queue("ring"), accepts=lambda body: False)
-    group.b.core.give_credit(group.b.queue("ring"), mine, 1)
-    group.settle()
-    assert owners(group) == {"b"}
+    have_b_own_the_ring(group)
     for number in range(1, 9):  # each is there while what leaves for the one before is on its way
         publish(group.c, str(number))
         group.turn()
@@ -100,10 +105,7 @@ def test_the_owner_of_a_ring_drops_the_oldest_that_no_consumer_of_any_member_has
 
 def test_who_owns_a_ring_next_drops_what_the_last_owner_did_not_come_to() -> None:
     group = group_with(RING)
-    waits = group.b.core.consumer(group.b.queue("ring"), accepts=lambda body: False)
-    group.b.core.give_credit(group.b.queue("ring"), waits, 1)
-    group.settle()
-    assert owners(group) == {"b"}
+    have_b_own_the_ring(group)
     publish(group.c, "1", "2", "3", "4", "5")
     group.turn()
     group.deliver_next()

@@ -443,12 +443,18 @@ def test_all_sets_together_reach_the_memory_limit_and_make_room_for_each_other()
 # --- transactions
 
 
-def test_a_transaction_in_another_set_is_committed_when_that_set_has_committed_it(
-    broker: SeveralSets, client: PairedClient
-) -> None:
+def begun_in_red(client: PairedClient) -> tuple[PairedCoordinator, bytes]:
+    """A transaction with a message for a queue of one set."""
     coordinator = PairedCoordinator(client)
     transaction_id = coordinator.declare()
     coordinator.publish(client.sender("red"), transaction_id)
+    return coordinator, transaction_id
+
+
+def test_a_transaction_in_another_set_is_committed_when_that_set_has_committed_it(
+    broker: SeveralSets, client: PairedClient
+) -> None:
+    coordinator, transaction_id = begun_in_red(client)
     broker.set("red").resources.replicated.log.add_witness(WITNESS)
 
     discharged = coordinator.discharge(transaction_id)
@@ -462,9 +468,7 @@ def test_a_transaction_in_another_set_is_committed_when_that_set_has_committed_i
 def test_a_transaction_over_two_sets_is_refused_at_the_second_and_rolled_back_in_the_first(
     broker: SeveralSets, client: PairedClient
 ) -> None:
-    coordinator = PairedCoordinator(client)
-    transaction_id = coordinator.declare()
-    coordinator.publish(client.sender("red"), transaction_id)
+    coordinator, transaction_id = begun_in_red(client)
 
     refused = coordinator.publish(client.sender("blue"), transaction_id)
 
@@ -481,9 +485,7 @@ def test_accepting_from_a_second_set_in_a_transaction_ends_the_link_and_loses_no
     broker: SeveralSets, client: PairedClient
 ) -> None:
     publish(client, "blue")
-    coordinator = PairedCoordinator(client)
-    transaction_id = coordinator.declare()
-    coordinator.publish(client.sender("red"), transaction_id)
+    _, transaction_id = begun_in_red(client)
     receiver = client.receiver("blue", 1)
     ((delivery, _),) = client.received(receiver)
 
@@ -805,9 +807,7 @@ def test_a_backup_of_default_serves_the_sets_that_it_leads_and_redirects_for_the
 ) -> None:
     broker.lead_elsewhere("default")
     assert publish(client, "red").remote_state == Delivery.ACCEPTED
-    coordinator = PairedCoordinator(client)
-    transaction_id = coordinator.declare()
-    coordinator.publish(client.sender("red"), transaction_id)
+    coordinator, transaction_id = begun_in_red(client)
     assert coordinator.discharge(transaction_id).remote_state == Delivery.ACCEPTED
     assert len(client.received(client.receiver("red", 10))) == 2
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from model_support import NOW_MS, Core, TextReader, bodies, message
+from model_support import NOW_MS, Core, bodies, message
+from moves import COUNT, SPENT, backups_that_end_behind, moved
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Scalar, TransactionCommitted
-from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.commands.moving import (
     PASSED_MOST,
     PORTION_BYTES,
     PORTION_MESSAGES,
     MoveSelection,
-    QueueMove,
     begin_move,
 )
 from qpid_ha_broker.model.errors import (
@@ -27,11 +26,7 @@ from qpid_ha_broker.model.errors import (
 )
 from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE, TEMPORARY_SUBSCRIPTION
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
-
-SPENT = Budget(lambda: 0.0, 0.0)
-COUNT = 2 * PORTION_MESSAGES + 1
 
 
 def two(core: Core, count: int = COUNT, **arguments: Scalar) -> tuple[Queue, Queue]:
@@ -39,14 +34,6 @@ def two(core: Core, count: int = COUNT, **arguments: Scalar) -> tuple[Queue, Que
     source, target = core.queue("from"), core.queue("to", **arguments)
     core.publish(source, *map(str, range(count)))
     return source, target
-
-
-def moved(core: Core, move: QueueMove) -> QueueMove:
-    """To its end."""
-    core.resources.work.run()
-    assert (move.written is None) is (move.failure is not None)
-    core.check()
-    return move
 
 
 def numbers(count: int, start: int = 0) -> list[str]:
@@ -77,11 +64,7 @@ def test_wherever_the_log_ends_each_message_is_in_one_of_the_queues_and_in_one_o
     core.resources.work.run()
     core.read()
     seen = set()
-    for cut in range(before, len(core.records) + 1):
-        backup = Resources(TextReader())
-        for record in core.records[:cut]:
-            backup.replicated.follow(record)
-        backup.replicated.drop_open_unit()
+    for backup in backups_that_end_behind(core, before):
         left, there = (bodies(backup.catalog.queues[name].messages) for name in ("from", "to"))
         assert there + left == numbers(COUNT)
         seen.add(len(there))
@@ -285,11 +268,7 @@ def test_wherever_the_log_ends_a_copy_has_taken_nothing_away() -> None:
     begin_move(core.resources, source, target, copies=True)
     core.resources.work.run()
     core.read()
-    for cut in range(before, len(core.records) + 1):
-        backup = Resources(TextReader())
-        for record in core.records[:cut]:
-            backup.replicated.follow(record)
-        backup.replicated.drop_open_unit()
+    for backup in backups_that_end_behind(core, before):
         left, there = (bodies(backup.catalog.queues[name].messages) for name in ("from", "to"))
         assert (left, there) == (numbers(COUNT), numbers(len(there)))
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from model_support import NOW_MS, Core, TextReader, bodies, message, wants
+from model_support import NOW_MS, Core, bodies, message, wants
+from moves import COUNT, SPENT, backups_that_end_behind, moved
 from qpid_ha_broker.events.types import Dequeued, DequeueReason, Enqueued, QueuePlaced, SetPlaced, TransactionCommitted
-from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.model.commands.moving import (
     PORTION_MESSAGES,
     MoveSelection,
@@ -32,8 +32,6 @@ from qpid_ha_broker.model.exchanges.notices import NOTICE_EXCHANGE, TEMPORARY_SU
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
 
-SPENT = Budget(lambda: 0.0, 0.0)
-COUNT = 2 * PORTION_MESSAGES + 1
 COLOURS = ("red", "blue")
 ALL = MoveSelection()
 
@@ -48,11 +46,7 @@ def redirected(
     core: Core, source: Queue, exchange: Exchange, key: str | None = None, selection: MoveSelection = ALL
 ) -> QueueMove:
     """To its end."""
-    move = begun(core, source, exchange, key, selection)
-    core.resources.work.run()
-    assert (move.written is None) is (move.failure is not None)
-    core.check()
-    return move
+    return moved(core, begun(core, source, exchange, key, selection))
 
 
 def by_colour(core: Core, kind: str = "direct") -> tuple[Queue, Exchange]:
@@ -130,11 +124,7 @@ def test_wherever_the_log_ends_each_message_is_in_its_queue_or_in_all_others_and
     core.resources.work.run()
     core.read()
     seen = set()
-    for cut in range(before, len(core.records) + 1):
-        backup = Resources(TextReader())
-        for record in core.records[:cut]:
-            backup.replicated.follow(record)
-        backup.replicated.drop_open_unit()
+    for backup in backups_that_end_behind(core, before):
         left, there, red, blue = held(backup, "q", "all", *COLOURS)
         assert there + left == numbers(COUNT)
         assert (red, blue) == (numbers(len(there), "red"), numbers(len(there), "blue"))

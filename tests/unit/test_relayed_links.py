@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.amqp.wire.relay import PATH, RELAY_CAPABILITY
-from qpid_ha_broker.events.types import GenerationStarted
+from qpid_ha_broker.events.types import GenerationStarted, Scalar
 from qpid_ha_broker.model.transactions.producers import client_producer
 from session_clients import numbered
 from session_support import FIRST
@@ -60,7 +60,7 @@ def change_limit(proxied: PairedProxy, **most: int) -> None:
     proxied.primary.container.default.configuration.update_queue("q", refusing(most))
 
 
-def refusing(most: dict[str, int]) -> dict[str, object]:
+def refusing(most: dict[str, int]) -> dict[str, Scalar]:
     """Arguments of a queue that refuses what is beyond its limits."""
     return {"qpid.policy_type": "reject", **{f"qpid.{limit}": value for limit, value in most.items()}}
 

@@ -280,14 +280,20 @@ def test_what_a_relayed_client_accepted_presettled_is_gone_though_the_primary_is
     assert queue.messages.count == 1
 
 
-def test_what_a_proxy_holds_for_a_socket_comes_back_as_it_was() -> None:
-    proxy = PairedProxy()
+def held_for_a_socket(proxy: PairedProxy) -> tuple[Queue, PairedClient, Any]:
+    """The queue, and a client's link for which its proxy has all messages, and cannot write them."""
     queue = filled(proxy, count=0)
     client = proxy.client()
     link = client.receiver("q", COUNT)
     client.peer.window.pause()
     PairedClient(proxy.primary).publish("q", *map(str, range(COUNT)))
     proxy.settle_down()
+    return queue, client, link
+
+
+def test_what_a_proxy_holds_for_a_socket_comes_back_as_it_was() -> None:
+    proxy = PairedProxy()
+    queue, client, link = held_for_a_socket(proxy)
     assert link.queued == 0
     assert queue.messages.acquired == COUNT
     client.vanish()
@@ -299,12 +305,7 @@ def test_what_a_proxy_holds_for_a_socket_comes_back_as_it_was() -> None:
 def test_what_a_proxy_holds_for_a_socket_goes_back_when_the_credit_is_taken_back() -> None:
     proxy = PairedProxy()
     proxy.proxy.container.clock = lambda: 0.0
-    queue = filled(proxy, count=0)
-    client = proxy.client()
-    link = client.receiver("q", COUNT)
-    client.peer.window.pause()
-    PairedClient(proxy.primary).publish("q", *map(str, range(COUNT)))
-    proxy.settle_down()
+    queue, client, link = held_for_a_socket(proxy)
     link.flow(-COUNT)
     proxy.settle_down()
     proxy.proxy.container.clock = lambda: HELD_S

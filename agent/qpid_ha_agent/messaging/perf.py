@@ -118,8 +118,6 @@ class Measurement(proton.Handler):
         super().__init__()
         self.plan = plan
         self.figures = PerfFigures()
-        self.has_refusal = False
-        """A link or a connection was refused, or lost."""
         self._message = MarkedMessage(plan.size, durable=plan.durable)
         self._producers: dict[str, _Producer] = {}
         self._connections: list[Any] = []
@@ -254,7 +252,6 @@ class Measurement(proton.Handler):
     def _failed(self, condition: Any) -> None:
         if self._is_stopping:
             return
-        self.has_refusal = True
         self.figures.reason = self.figures.reason or text_of(condition) or "the connection was lost"
         self.stop()
 

@@ -57,11 +57,6 @@ class Controller:
         """Processes that were told that they are not of the cluster."""
 
     @property
-    def is_on(self) -> bool:
-        """Whether this broker is the controller."""
-        return self._is_on
-
-    @property
     def facts(self) -> dict[str, object]:
         """What it has done since it began, in numbers; nothing in a cluster that has one set."""
         return {} if self._ctx.map.is_empty else self._ctx.figures.facts()

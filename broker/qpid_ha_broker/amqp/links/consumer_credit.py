@@ -214,10 +214,6 @@ class CreditedConsumer(LinkEndpoint):
         self.connection.container.relayed.links.add(self)
 
     @property
-    def _is_draining(self) -> bool:
-        return self._credit.is_draining
-
-    @property
     def _still_to_come(self) -> int:
         """Of the far end's credit, what is not for new messages."""
         return 0

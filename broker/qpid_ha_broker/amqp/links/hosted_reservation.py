@@ -9,7 +9,7 @@ import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.nodes.access_checks import client_names
-from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.primary_link import PrimaryLink
 from qpid_ha_broker.amqp.nodes.reservations import HolderQuestion, Reservation
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
@@ -19,7 +19,7 @@ from qpid_ha_broker.amqp.wire.reservation_request import ReservationRequest
 from qpid_ha_broker.model.errors import fresh
 
 
-class HostedReservation(LinkEndpoint, EachTransfer, Receiving):
+class HostedReservation(PrimaryLink, EachTransfer, Receiving):
     """The promise: it is attached when the id is this client's, and while it is."""
 
     def __init__(
@@ -39,14 +39,6 @@ class HostedReservation(LinkEndpoint, EachTransfer, Receiving):
         if refusal is not None:
             raise fresh(refusal)
         self.hosted.links[self] = None
-
-    @property
-    def needs_primary(self) -> bool:
-        return True
-
-    @property
-    def must_end_at_once(self) -> bool:
-        return bool(self.hosted.resources.replication.read_only)
 
     @property
     def client_text(self) -> str:

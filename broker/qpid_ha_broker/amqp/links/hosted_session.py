@@ -10,7 +10,7 @@ import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
-from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
+from qpid_ha_broker.amqp.nodes.primary_link import PrimaryLink
 from qpid_ha_broker.amqp.nodes.session_attachment import SessionAttachment
 from qpid_ha_broker.amqp.wire.conditions import (
     CONNECTION_FORCED,
@@ -26,7 +26,7 @@ from qpid_ha_broker.model.errors import fresh
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
 
-class HostedSession(LinkEndpoint, EachTransfer, Receiving):
+class HostedSession(PrimaryLink, EachTransfer, Receiving):
     """The promise: it is attached when it is committed that the session is this client's, and while it is."""
 
     def __init__(self, connection: Connection, link: proton.Link, relay: RelayRequest, asked: SessionAsked) -> None:
@@ -42,14 +42,6 @@ class HostedSession(LinkEndpoint, EachTransfer, Receiving):
         if refusal is not None:
             raise fresh(self._for_broker(refusal))
         self.hosted.links[self] = None
-
-    @property
-    def needs_primary(self) -> bool:
-        return True
-
-    @property
-    def must_end_at_once(self) -> bool:
-        return bool(self.hosted.resources.replication.read_only)
 
     def _for_broker(self, error: AmqpError) -> AmqpError:
         """What the client's connection would be told, for the broker that has it."""

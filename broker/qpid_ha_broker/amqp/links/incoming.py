@@ -14,10 +14,10 @@ from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
 from qpid_ha_broker.amqp.nodes.access_checks import PublisherIdentity
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
-from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
+from qpid_ha_broker.amqp.nodes.primary_link import PrimaryLink
 from qpid_ha_broker.amqp.nodes.terminus import Terminus, terminus_of_message
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import Clocks, annotated, with_expiry
@@ -42,7 +42,7 @@ from qpid_ha_broker.amqp.wire.group_ids import (
     WITHOUT_GROUP,
 )
 from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RelayRequest
-from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS, PROPERTIES
+from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
@@ -52,14 +52,13 @@ from qpid_ha_broker.model.sets.resources import UNIT_BYTES, UNIT_MESSAGES, publi
 from qpid_ha_broker.model.transactions.producers import REFUSED_MOST, relayed_producer
 from qpid_ha_broker.model.transactions.transaction import Message, Publish
 
-_PROPERTIES = bytes((PROPERTIES,))
 ACCEPTED_OUTCOME = proton.Described(proton.ulong(engine.ACCEPTED), [])
 
 Unconfirmed = tuple[Log, int, Commitment | None, Delivery]
 """The commit token that has to be committed before a delivery is settled as accepted, and the delivery."""
 
 
-class ReceivingLink(LinkEndpoint, EachTransfer):
+class ReceivingLink(PrimaryLink, EachTransfer):
     """What every link has on which messages come in: parts of a message, the size limit, and credit."""
 
     _late_refusal: Mapping[Any, object] | None = None
@@ -83,14 +82,6 @@ class ReceivingLink(LinkEndpoint, EachTransfer):
         self._credit = credit
         self._credit_due = credit
         self._give_due_credit()
-
-    @property
-    def needs_primary(self) -> bool:
-        return True
-
-    @property
-    def must_end_at_once(self) -> bool:
-        return bool(self.hosted.resources.replication.read_only)
 
     def transfers(self, batch: list[Transfer]) -> None:
         """Each of them, until the link ends at one: what is behind that is dropped, as all that comes later."""

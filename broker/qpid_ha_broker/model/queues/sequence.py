@@ -235,11 +235,7 @@ class SequenceBlock:
 
     def place_behind(self, message_id: int) -> int:
         """Of the first message with a larger id."""
-        if self.cold is not None:
-            return bisect_right(self.cold.ids(), message_id)
-        if self.is_closed:
-            return bisect_right(self.ids, message_id)
-        return bisect_right(self.entries, message_id, key=_entry_id)
+        return self.place_of(message_id + 1)
 
     def id_at(self, place: int) -> int:
         """Of the message there, or that was."""

@@ -38,7 +38,6 @@ _DECLARATIONS: Final = """
 """
 _ONE_NONBLOCKING: Final = 4
 _AGREED: Final = 2
-NAME_BYTES_MOST: Final = 127
 
 
 class CpgResult(IntEnum):
