@@ -104,6 +104,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "groups": groups.measure_groups,
     "message-groups": message_groups.measure_message_groups,
     "paging": paging.measure_paging,
+    "replicated-memory": capacity.measure_replicated_memory,
     "one-at-a-time": one_at_a_time.measure_memory,
     "one-at-a-time-durable": one_at_a_time.measure_durable,
     "module-changes": module_changes.measure_module_changes,
