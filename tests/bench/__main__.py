@@ -106,6 +106,7 @@ STORE_MEASURES: Mapping[str, Measure] = {
     "message-groups": message_groups.measure_message_groups,
     "shared-subscribers": shared_subscribers.measure_shared_subscribers,
     "paging": paging.measure_paging,
+    "replicated-memory": capacity.measure_replicated_memory,
     "one-at-a-time": one_at_a_time.measure_memory,
     "one-at-a-time-durable": one_at_a_time.measure_durable,
     "module-changes": module_changes.measure_module_changes,

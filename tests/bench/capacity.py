@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from bench.figures import Measurement
 from bench.latency import PERCENTILES, Pace, percentile
 from bench.load_client import BenchError, LoadConnection, Publisher, Subscriber
-from bench.replication import fresh_cluster
+from bench.replication import check_everywhere, fresh_cluster, primary_port
 from bench.scenario import Scenario, create_queues, fresh_broker
 from bench.throughput import QUEUE, WINDOW, check_depth, message, publish
 from bench.usage import Work, resident_bytes
@@ -39,6 +39,19 @@ def measure_memory(scenario: Scenario) -> Iterator[Measurement]:
     )
     note = f"{len(payload)} B as sent"
     yield Measurement("memory_per_message", "memory for a 100 B message, all", each, "B", note)
+
+
+def measure_replicated_memory(scenario: Scenario) -> Iterator[Measurement]:
+    """The same at a primary with two backups, with few and with many messages: the end of the stream is there twice."""
+    for name, count in zip(("few", "many"), scenario.replicated_memory_messages, strict=True):
+        with fresh_cluster() as cluster, LoadConnection(primary_port(cluster)) as connection:
+            publisher, before = Publisher(connection, QUEUE), resident_bytes(cluster.the_primary().pid)
+            publish(publisher, message(100), count)
+            check_everywhere(cluster, count)
+            after = resident_bytes(cluster.the_primary().pid)
+        label = f"primary of three, above 100 B of each message, {count:,} queued"
+        note = f"resident {before / MB:.0f} MB before, {after / MB:.0f} MB with them"
+        yield Measurement(f"replicated_memory_{name}", label, (after - before) / count - 100, "B", note)
 
 
 def measure_idle(scenario: Scenario) -> Iterator[Measurement]:

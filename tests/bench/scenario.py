@@ -33,6 +33,7 @@ class Scenario:
 
     messages: int = _amount(200_000, quick=1_000)
     memory_messages: int = _amount(500_000, quick=1_000)
+    replicated_memory_messages: tuple[int, int] = _amount((100_000, 1_000_000), quick=(500, 1_000))
     paged_messages: int = _amount(2_000_000, quick=8_000)
     """Of 1 KiB: 2 GB."""
     delayed_messages: int = _amount(1_000_000, quick=1_000)

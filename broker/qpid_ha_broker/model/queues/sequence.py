@@ -42,7 +42,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, chain, repeat
 from operator import attrgetter
 from typing import Final, NamedTuple, cast
 
@@ -118,11 +118,10 @@ class JoinedBodies:
         self._data = b"".join(bodies)
         self._ends = array("I", accumulate(map(len, bodies)))
 
-    def __iter__(self) -> Iterator[bytes]:
-        data, start = self._data, 0
-        for end in self._ends:
-            yield data[start:end]
-            start = end
+    def split(self) -> list[bytes]:
+        """An object for each again."""
+        data, ends = self._data, self._ends
+        return [data[start:end] for start, end in zip(chain((0,), ends), ends, strict=False)]
 
 
 class SequenceBlock:
@@ -178,7 +177,7 @@ class SequenceBlock:
                 self.unpack()
                 self.was_cold = cold
             headers = self.headers if len(self.headers) == len(self.ids) else repeat(self.headers[0])
-            bodies = self.bodies if self.joined is None else self.joined
+            bodies = self.bodies if self.joined is None else self.joined.split()
             self.entries = list(map(Entry, self.ids, headers, bodies, repeat(self)))
             self.ids, self.headers, self.bodies, self.joined = _NO_IDS, _NO_HEADERS, _NO_BODIES, None
             self.is_closed = False
