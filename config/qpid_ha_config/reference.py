@@ -54,7 +54,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "Logins, rules and the audit log": {
         "sasl.mechanisms": "Ways to log in; left out: all that are possible at a listener.",
-        "sasl.users-db": "A file of users with passwords, under those of the cluster; `qpid-ha user add --here` writes it.",
+        "sasl.users-db": "A file of users with passwords, under the cluster's; `qpid-ha user add --here` writes it.",
         "sasl.allow-anonymous": "Clients need no login; left out: only those of this machine.",
         "sasl.allow-insecure-plain": "Passwords may be said without TLS: whoever listens has them.",
         "acl.rules": "Who may do what; docs/security.md has the language.",

@@ -4,70 +4,67 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
+from typing import cast
 
+from event_loops import in_event_loop
 from limits import LIMIT_S
-from qpid_ha_broker.access.scram import UserLogin
+from qpid_ha_broker.access.scram import UserLogin, Verifier
 from qpid_ha_broker.amqp.wire.sasl_server import PasswordAsked
 from qpid_ha_broker.server.runtime.password_checks import PasswordChecks
 
-VERIFIER = UserLogin.of("olga", "geheim", bytes(16), 4096).verifiers[0]
+OLGA = UserLogin.of("olga", "geheim", bytes(16), 4096).verifiers[0]
 
 
 class SlowVerifier:
-    """Computes until it may go on, and says that it has begun, and how many do at once. Made in a loop."""
+    """Computes until `may_go_on`, and counts how many do at once."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.has_begun = asyncio.Event()
-        self.may_go_on = threading.Event()
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
         self.running = self.most = 0
 
     def knows(self, password: str) -> bool:
         self.running += 1
         self.most = max(self.most, self.running)
-        self._loop.call_soon_threadsafe(self.has_begun.set)
+        self.has_begun.set()
         self.may_go_on.wait(LIMIT_S)
         self.running -= 1
         return password == "geheim"
 
-
-def test_a_password_is_right_or_wrong() -> None:
-    async def run() -> list[bool]:
-        checks, told = PasswordChecks(), asyncio.Queue[bool]()
-        for password in ("geheim", "wrong"):
-            checks.start(PasswordAsked(VERIFIER, password), lambda: True, told.put_nowait)
-        return [await told.get(), await told.get()]
-
-    assert asyncio.run(run()) == [True, False]
+    @property
+    def asked(self) -> PasswordAsked:
+        return PasswordAsked(cast(Verifier, self), "geheim")
 
 
-def test_one_is_computed_at_a_time_and_the_loop_goes_on_meanwhile() -> None:
-    async def run() -> int:
-        checks, told, slow = PasswordChecks(), asyncio.Queue[bool](), SlowVerifier()
-        for _ in range(5):
-            checks.start(PasswordAsked(slow, "geheim"), lambda: True, told.put_nowait)  # type: ignore[arg-type]
-        await slow.has_begun.wait()
-        slow.may_go_on.set()
-        assert [await told.get() for _ in range(5)] == [True] * 5
-        return slow.most
-
-    assert asyncio.run(asyncio.wait_for(run(), LIMIT_S)) == 1
+@in_event_loop
+async def test_a_password_is_right_or_wrong() -> None:
+    checks, told = PasswordChecks(), asyncio.Queue[bool]()
+    for password in ("geheim", "wrong"):
+        checks.start(PasswordAsked(OLGA, password), lambda: True, told.put_nowait)
+    assert [await told.get(), await told.get()] == [True, False]
 
 
-def test_who_has_gone_costs_nothing_any_more_and_is_told_nothing() -> None:
-    async def run() -> list[str]:
-        checks, slow, done = PasswordChecks(), SlowVerifier(), asyncio.Event()
-        told: list[str] = []
-        is_there = {"first": True, "second": False}
-        for name in is_there:
-            asked = PasswordAsked(slow, "geheim")  # type: ignore[arg-type]
-            checks.start(asked, lambda name=name: is_there[name], lambda _, name=name: told.append(name))  # type: ignore[misc]
-        checks.start(PasswordAsked(VERIFIER, "geheim"), lambda: True, lambda _: done.set())
-        await slow.has_begun.wait()
-        is_there["first"] = False
-        slow.may_go_on.set()
-        await done.wait()
-        assert slow.most == 1
-        return told
+@in_event_loop
+async def test_one_is_computed_at_a_time_and_the_loop_goes_on_meanwhile() -> None:
+    checks, told, slow = PasswordChecks(), asyncio.Queue[bool](), SlowVerifier()
+    for _ in range(5):
+        checks.start(slow.asked, lambda: True, told.put_nowait)
+    assert await asyncio.to_thread(slow.has_begun.wait, LIMIT_S)
+    slow.may_go_on.set()
+    assert [await told.get() for _ in range(5)] == [True] * 5
+    assert slow.most == 1
 
-    assert asyncio.run(asyncio.wait_for(run(), LIMIT_S)) == []
+
+@in_event_loop
+async def test_who_has_gone_costs_nothing_any_more_and_is_told_nothing() -> None:
+    checks, slow, done = PasswordChecks(), SlowVerifier(), asyncio.Event()
+    told: list[str] = []
+    there = {"first", "last"}
+    for name in ("first", "second"):
+        checks.start(slow.asked, partial(there.__contains__, name), lambda _, name=name: told.append(name))  # type: ignore[misc]
+    checks.start(PasswordAsked(OLGA, "geheim"), partial(there.__contains__, "last"), lambda _: done.set())
+    assert await asyncio.to_thread(slow.has_begun.wait, LIMIT_S)
+    there.remove("first")
+    slow.may_go_on.set()
+    await done.wait()
+    assert (told, slow.most) == ([], 1)

@@ -164,8 +164,8 @@ class PeerInput:
         return "" if self.login is None or self.login.login is None else self.login.login.name
 
     def take_asked(self) -> PasswordAsked | None:
-        """A password that the peer has said, for somebody to compute whether it is right; None: there is none, or it has
-        been taken."""
+        """A password that the peer has said, for somebody to compute whether it is right; None: there is none, or it
+        has been taken."""
         return None if self.login is None else self.login.take_asked()
 
     def password_checked(self, asked: PasswordAsked, is_right: bool) -> None:

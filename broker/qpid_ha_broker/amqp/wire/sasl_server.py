@@ -7,7 +7,7 @@ read here. Who turns out to be somebody else is left to Proton, as if it had sai
 | --- | --- | --- |
 | no SASL, or what is none | any | OTHERS: Proton is given all of it |
 | another mechanism than SCRAM-SHA-512, SCRAM-SHA-256, PLAIN | any | OTHERS |
-| one of these, and a user who is among them | any | a proof of the password is asked for, or what was said is computed: IN, or FAILED |
+| one of these, and a user who is among them | any | a proof is asked for, or what was said is computed: IN, or FAILED |
 | one of these, and another user | all are known | OTHERS where there is a file of users; else as for a wrong password |
 | | not all yet | OTHERS where there is a file, and who fails there is turned away; else TURNED_AWAY |
 | what is no frame, no mechanism that was offered, no SCRAM | any | FAILED |
@@ -30,6 +30,7 @@ from qpid_ha_broker.access.scram import (
     ScramError,
     ScramExchange,
     UserLogin,
+    Verifier,
     nobodys_verifier,
     read_plain,
 )
