@@ -61,10 +61,9 @@ def server(there: Logins, sasl: SaslConfiguration | None = None, **values: objec
 def compute(login: PeerInput | SaslServer) -> None:
     """As a broker does, beside its loop."""
     asked = login.take_asked()
-    if asked is not None and isinstance(login, SaslServer):
-        login.checked(asked, asked.is_right())
-    elif asked is not None:
-        login.password_checked(asked, asked.is_right())
+    if asked is not None:
+        tell = login.checked if isinstance(login, SaslServer) else login.password_checked
+        tell(asked, asked.is_right())
 
 
 def meet(client: Engine, ours: Engine) -> list[str]:

@@ -347,15 +347,18 @@ class IncomingLink(ReceivingLink):
                     header = read_header(payload)
                 except AmqpError:
                     header = None  # the long way refuses it
-            is_plain = header is not None and not header.ttl_ms
-            if is_plain and (start := payload[header.length + 2 : header.length + 4]) not in WITHOUT_GROUP:
-                at = header.length + 5
-                fields = payload[at : at + 1] if start == SHORT_PROPERTIES else MANY
-                is_plain = (
-                    start[:1] == PROPERTIES_CODE
-                    and (not queue.detects_groups or fields <= UPTO_GROUP)
-                    and (fields <= UPTO_EXPIRY or not absolute_expiry(payload, header.length))
-                )
+            is_plain = False
+            if header is not None and not header.ttl_ms:
+                start = payload[header.length + 2 : header.length + 4]
+                is_plain = start in WITHOUT_GROUP
+                if not is_plain:
+                    at = header.length + 5
+                    fields = payload[at : at + 1] if start == SHORT_PROPERTIES else MANY
+                    is_plain = (
+                        start[:1] == PROPERTIES_CODE
+                        and (not queue.detects_groups or fields <= UPTO_GROUP)
+                        and (fields <= UPTO_EXPIRY or not absolute_expiry(payload, header.length))
+                    )
             if header is None or not is_plain:
                 super().transfers([transfer])
                 continue
