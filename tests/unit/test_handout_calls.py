@@ -24,7 +24,7 @@ CONSUMERS, CREDIT = 100, 20
 KINDS: dict[str, tuple[dict[str, Scalar], float]] = {
     "plain": ({"message_groups": False}, 9.5),
     "groups": ({}, 16.6),
-    "priorities": ({"message_groups": False, "priorities": 10}, 12.5),
+    "priorities": ({"message_groups": False, "priorities": 10}, 10.8),
 }
 """By kind: the arguments of the queue, and how many calls a message may cost."""
 
