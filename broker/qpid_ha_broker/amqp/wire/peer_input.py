@@ -113,6 +113,8 @@ class PeerInput:
                 self._push_amqp(SASL_HEADER)
                 self._push_amqp(_REFUSED)
                 self._drop_output()
+                why = f"Authentication failed [mech={login.mechanism or 'none'}]"  # as Proton says it
+                lib.pn_condition_set_description(lib.pn_transport_condition(self._transport), why.encode())
             case SaslState.OTHERS if rest.startswith(SASL_HEADER):
                 self._push_amqp(SASL_HEADER)
                 self._drop_output()  # what is offered has been said

@@ -108,6 +108,8 @@ class SaslServer:
         self.state = SaslState.HEADER
         self.is_certain = True
         """That the client is none of the users of the cluster, where it is left to Proton."""
+        self.mechanism = ""
+        """Of `own`, by that the client logs in; empty: it has not said it, or another one."""
         self.login: UserLogin | None = None
         """Who has logged in; None: nobody yet, or not by a password of the cluster."""
         self.rest = b""
@@ -219,7 +221,7 @@ class SaslServer:
         if mechanism not in self._own:
             self._leave_to_others(HEADER + frame + self._came)
             return
-        password = ""
+        self.mechanism, password = mechanism, ""
         if mechanism == PLAIN:
             user, password = read_plain(response)
         else:
