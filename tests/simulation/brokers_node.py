@@ -218,6 +218,12 @@ class SimulatedBroker(Broker):
 
         actions |= {fx.StateChanged: seen_change, fx.EndClients: seen_end_clients}
 
+    def end(self, clean: str) -> None:
+        was_told = self.ended.is_set()
+        super().end(clean)
+        if not was_told:
+            self._node.ends(self)
+
     def fail(self, reason: str) -> None:
         super().fail(reason)
         self._node.site.watcher.broke(self._node, reason)
@@ -301,12 +307,16 @@ class BrokerNode:
             broker = self._broker = SimulatedBroker(
                 self, self._settings(self.index, self._directory), self.disks, running
             )
-            running.loop.create_task(self._serve(broker, running))
+            running.loop.create_task(broker.start())
 
-    async def _serve(self, broker: SimulatedBroker, running: MachineProcess) -> None:
-        """As the program does, until it is told to end."""
-        await broker.start()
-        await broker.ended.wait()
+    def ends(self, broker: SimulatedBroker) -> None:
+        """It was told to, or has ended the whole cluster."""
+        running = self._running
+        if running is not None and broker is self._broker and broker.is_loaded:
+            running.loop.create_task(self._stop(broker, running))
+
+    async def _stop(self, broker: SimulatedBroker, running: MachineProcess) -> None:
+        """As the program does at its end."""
         await broker.stop()
         self.site.schedule.after(0.0, partial(self._end, running))
 
