@@ -77,7 +77,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "admin.listen": "Where the page, the metrics and requests over HTTP are; left out: nowhere.",
         "admin.amqp": "Clients may speak AMQP over WebSockets there, at `/amqp`.",
         "admin.amqp-origins": "Sites whose pages may do so; programs, which name none, may in any case.",
-        "admin.tokens": "A file of tokens for it, under those of the cluster; `qpid-ha token --here` writes it.",
+        "admin.tokens": "A file of tokens for it, under those of the cluster; `qpid-ha token add --here` writes it.",
         "metrics.queues": "Patterns of names of the queues that have metrics of their own.",
         "metrics.max-queues": "Of those at most so many, the older ones.",
     },
