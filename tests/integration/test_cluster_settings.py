@@ -164,3 +164,13 @@ async def test_what_a_broker_is_told_for_itself_counts_below_that(tmp_path: Path
         assert in_force(cluster)["b"] == "2MiB"
         await cluster.ask("a", "settings", action="unset", key=KEY)
         await eventually(lambda: in_force(cluster) == {"a": "100MiB", "b": "3MiB"})
+
+
+@in_event_loop
+async def test_a_long_value_is_asked_about_as_a_short_one_is(tmp_path: Path) -> None:
+    rules = [f"allow user{number} consume orders.of-a-department-with-a-long-name" for number in range(300)]
+    async with InProcessCluster(tmp_path, "a", "b") as cluster:
+        await form(cluster)
+        told = await cluster.ask("a", "settings", action="set", key="acl.rules", value=rules)
+        assert "notes" not in told, "the other broker answers"
+        await eventually(lambda: all(broker.container.access.rules for broker in cluster.brokers.values()))

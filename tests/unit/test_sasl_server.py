@@ -102,7 +102,8 @@ def test_who_knows_the_password_is_in_and_nobody_else(mechanism: str, user: str,
     if not gets_in:
         assert "amqp:unauthorized-access" in str(theirs.transport.condition)
         assert (theirs.finished, ours.finished) == (True, True)
-        assert ours.transport.condition.description == f"Authentication failed [mech={mechanism or 'SCRAM-SHA-512'}]"
+        why = f"Authentication failed [mech={mechanism or 'SCRAM-SHA-512'}]"
+        assert why in str(ours.transport.condition)
 
 
 @needs_cyrus
