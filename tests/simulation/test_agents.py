@@ -56,7 +56,7 @@ def test_an_agent_that_promotes_without_asking_who_is_ahead_is_found(monkeypatch
 
     monkeypatch.setattr(Runner, "_promote", promote_by_force)
 
-    assert "is lost" in found_by(monkeypatch, map(draw_agents_plan, (4,))).problem
+    assert "is lost" in found_by(monkeypatch, map(draw_agents_plan, (19, 6))).problem
 
 
 def test_an_agent_that_goes_on_although_its_lock_was_taken_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
