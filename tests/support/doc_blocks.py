@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +56,25 @@ def blocks_in(page: Path, text: str) -> Iterator[Block]:
 def without_blocks(page: Path) -> str:
     """Its sentences and tables, with the lines where they are: blocks leave empty ones."""
     return _FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text(encoding="utf-8"))
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading: https://github.com/gjtorikian/html-pipeline, toc_filter."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """All of a page; a heading that is there twice has a number the second time."""
+    found: list[str] = []
+    for line in without_blocks(page).splitlines():
+        heading = re.match(r"#{1,6} (.*)", line)
+        if heading is not None:
+            name = slug(heading[1].strip())
+            found.append(f"{name}-{found.count(name)}" if name in found else name)
+        found += re.findall(r'<a id="([\w-]+)">', line)
+    return frozenset(found)
 
 
 def titled_blocks(page: str, language: str) -> dict[str, str]:

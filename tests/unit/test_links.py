@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from doc_blocks import DOCS, ROOT, pages, without_blocks
+from doc_blocks import DOCS, ROOT, anchors, pages, without_blocks
 
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -26,25 +25,6 @@ WHERE_PAGES_ARE_NAMED = (
     "systemd",
 )
 TEXT = {".py", ".yml", ".yaml", ".json", ".service", ".html", ".js", ""}
-
-
-def slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading: https://github.com/gjtorikian/html-pipeline, toc_filter."""
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
-    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-
-
-@cache
-def anchors(page: Path) -> frozenset[str]:
-    """All of a page; a heading that is there twice has a number the second time."""
-    found: list[str] = []
-    for line in without_blocks(page).splitlines():
-        heading = re.match(r"#{1,6} (.*)", line)
-        if heading is not None:
-            name = slug(heading[1].strip())
-            found.append(f"{name}-{found.count(name)}" if name in found else name)
-        found += re.findall(r'<a id="([\w-]+)">', line)
-    return frozenset(found)
 
 
 def problem(page: Path, target: str) -> str:

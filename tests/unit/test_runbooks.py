@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from doc_blocks import DOCS, ROOT, blocks_of, without_blocks
+from doc_blocks import DOCS, ROOT, anchors, blocks_of, without_blocks
 from qpid_ha_agent.diagnosis.findings import KINDS, PAGES, Severity
 
 RUNBOOKS = sorted((DOCS / "runbooks").glob("*.md"))
@@ -45,7 +45,9 @@ def test_the_table_of_operations_leads_to_every_runbook() -> None:
 def test_each_finding_has_a_page_and_each_urgent_one_a_page_that_says_what_to_do() -> None:
     assert set(PAGES) == set(KINDS)
     for key, target in PAGES.items():
-        assert (DOCS / target.partition("#")[0]).is_file(), key
+        page, _, anchor = target.partition("#")
+        assert (DOCS / page).is_file(), key
+        assert not anchor or anchor in anchors(DOCS / page), key
         if KINDS[key].severity is Severity.CRITICAL:
             assert target.startswith("runbooks/") or target == "groups.md#when-something-fails", key
 

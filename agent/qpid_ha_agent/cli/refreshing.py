@@ -72,7 +72,7 @@ def _interval(text: str) -> float:
 def _check(context: click.Context, not_with: tuple[str, ...]) -> None:
     for name in not_with:
         if context.params.get(name):
-            option = next(each for each in context.command.params if each.name == name).opts[0]
+            option = next(parameter for parameter in context.command.params if parameter.name == name).opts[0]
             raise click.UsageError(f"--watch goes on until you interrupt it: leave it or {option} out")
     if context.invoked_subcommand is not None:
         raise click.UsageError(f"--watch shows, and {context.invoked_subcommand} does something")
@@ -88,15 +88,15 @@ def check_format(invocation: Invocation) -> None:
 def frame_of(show: Callable[[], object]) -> Frame:
     """What `show` prints, on both streams. A broker that cannot be reached may come back, and one that has nothing to
     show may have: that is when one watches. Raises other failures: a wrong login does not become right."""
-    printed, told = io.StringIO(), io.StringIO()
+    printed, complaints = io.StringIO(), io.StringIO()
     try:
-        with redirect_stdout(printed), redirect_stderr(told), suppress(click.exceptions.Exit):
+        with redirect_stdout(printed), redirect_stderr(complaints), suppress(click.exceptions.Exit):
             show()
     except CliFailure as failure:
         if failure.exit_code not in (NO, UNREACHABLE):
             raise
-        told.write(failure.message)
-    return Frame(printed.getvalue().rstrip("\n"), told.getvalue().rstrip("\n"))
+        complaints.write(failure.message)
+    return Frame(printed.getvalue().rstrip("\n"), complaints.getvalue().rstrip("\n"))
 
 
 def keep_showing(invocation: Invocation, look: Callable[[], Frame], interval_s: float) -> None:
