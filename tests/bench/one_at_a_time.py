@@ -1,7 +1,7 @@
 """What one message at a time costs: 1 KiB, the next one when the one before it is confirmed, at most 1,000 a second.
 
-On a busy machine a publisher that keeps its pace sends several at once, which is cheaper for each; this one does not, so
-the processor time stays comparable. On a quiet one it sends 1,000 a second.
+On a busy machine a publisher that keeps its pace sends several at once, which is cheaper for each; this one does not.
+Its processor time still grows with what else runs, because caches are cold then: compare in turn.
 """
 
 from __future__ import annotations
