@@ -46,7 +46,8 @@ def _publish_slowly(
 ) -> tuple[list[float], Usage]:
     """How long each message took until it was confirmed, and who worked."""
     payload, count = message(SIZE_B, durable=durable), max(int(scenario.latency_s * RATE_PER_S), 1)
-    usage, times_s = usage_of(cluster), []
+    usage = usage_of(cluster)
+    times_s: list[float] = []
     with LoadConnection(primary_port(cluster)) as connection, ExitStack() as profiles:
         publisher = Publisher(connection, QUEUE)
         primary = cluster.the_primary()
