@@ -185,6 +185,6 @@ def test_all_that_only_a_primary_can_do_is_passed_on() -> None:
     passed_on = {row.text for actions in OPERATIONS.by_method.values() for row in actions.values() if row.is_passed_on}
     assert passed_on == {
         "backups", "sessions end", "queues create", "queues delete", "queues update", "queues purge", "queues peek",
-        "queues payload", "queues publish", "queues move", "queues copy", "queues retry", "queues redirect", "exchanges create",
-        "exchanges delete", "exchanges bind", "exchanges unbind",
+        "queues payload", "queues publish", "queues move", "queues copy", "queues retry", "queues redirect",
+        "exchanges create", "exchanges delete", "exchanges bind", "exchanges unbind",
     }  # fmt: skip
