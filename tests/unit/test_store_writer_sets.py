@@ -103,6 +103,14 @@ def no_threads_stay() -> Iterator[None]:
     assert threads() == []
 
 
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Holds work up, and not beyond the test, whatever comes of that."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
 @in_event_loop
 async def test_what_was_told_of_a_set_survives_a_power_cut_whatever_the_others_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,10 +147,12 @@ async def test_the_syncs_of_ten_sets_run_at_the_same_time(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("sets", [2, LONG_WORK_MAX + 10])
 @in_event_loop
-async def test_however_many_sets_have_long_work_another_one_is_confirmed(tmp_path: Path, sets: int) -> None:
+async def test_however_many_sets_have_long_work_another_one_is_confirmed(
+    tmp_path: Path, gate: threading.Event, sets: int
+) -> None:
     *busy, quick = made = owners(tmp_path, sets)
     await settle(made)
-    gate, done = threading.Event(), []
+    done: list[int] = []
     for owner in busy:
         owner.store.writer.run(gate.wait, lambda: done.append(1))
     for number in range(20):
@@ -240,10 +250,11 @@ async def test_a_set_that_is_given_up_for_want_of_room_does_not_keep_the_others(
 
 
 @in_event_loop
-async def test_one_set_alone_is_served_by_one_thread_also_when_others_have_ended(tmp_path: Path) -> None:
+async def test_one_set_alone_is_served_by_one_thread_also_when_others_have_ended(
+    tmp_path: Path, gate: threading.Event
+) -> None:
     (alone,) = owners(tmp_path, 1)
     await settle([alone])
-    gate = threading.Event()
     alone.store.writer.run(gate.wait)
     gate.set()
     await alone.committed(publish(alone, bytes(SEGMENT_BYTES)))
@@ -252,14 +263,23 @@ async def test_one_set_alone_is_served_by_one_thread_also_when_others_have_ended
 
 
 @in_event_loop
-async def test_there_are_no_more_threads_than_the_limit_however_many_sets_write(tmp_path: Path) -> None:
+async def test_there_are_no_more_threads_than_the_limit_however_many_sets_write(
+    tmp_path: Path, gate: threading.Event
+) -> None:
     made = owners(tmp_path, 3 * HELPERS_MAX)
     await settle(made)
     *busy, quick = made
-    gate = threading.Event()
+    begun = threading.Semaphore(0)
+
+    def work() -> None:
+        begun.release()
+        gate.wait()
+
     for owner in busy:
-        owner.store.writer.run(gate.wait)
-    await quick.committed(publish(quick, b"x"))  # by then all that was given before was handed out
+        owner.store.writer.run(work)
+    for _ in range(LONG_WORK_MAX):  # a set that is in a ring may be confirmed before the others' work is handed out
+        assert await asyncio.to_thread(begun.acquire, timeout=LIMIT_S)
+    await quick.committed(publish(quick, b"x"))
     assert LONG_WORK_MAX < len(threads()) <= HELPERS_MAX + 1
     gate.set()
     await close(made)
@@ -355,12 +375,12 @@ def test_a_small_store_that_finds_no_room_asks_for_the_same_again(tmp_path: Path
 
 @in_event_loop
 async def test_a_journal_has_one_thread_at_a_time_also_when_it_is_busy_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_writer, "IDLE_S", 0.05)
     busy, quick = made = owners(tmp_path, 2)
     await settle(made)
-    gate, inside, met = threading.Event(), threading.Event(), []
+    inside, met = threading.Event(), []
     journal = busy.store.files.journal
     monkeypatch.setattr(journal, "mark", lambda: met.append(inside.is_set()))
 
