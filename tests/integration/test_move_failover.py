@@ -51,7 +51,6 @@ def test_a_kill_in_the_middle_of_it_loses_nothing_and_leaves_nothing_twice(
         port = int(cluster.urls[0].rpartition(":")[2])
         send(port, "from", (bytes(proton.Message(number).encode()) for number in range(COUNT)), 1000)
         cluster.wait_until(lambda: messages_in(first, "from") == COUNT, "all is published")
-        assert not carried_out(second, **asked)
         moving = threads.submit(carried_out, first, **asked)
         cluster.wait_until(lambda: messages_in(first, "to") > 0, "some have moved")
         cluster.kill(first)
