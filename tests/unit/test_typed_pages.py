@@ -60,7 +60,6 @@ OTHERS = {
     "crm_mon": "of Pacemaker; the lab uses it",
     "crm_resource": "of Pacemaker; the lab uses it",
     "curl": "test_tutorial types it",
-    "date": "the system's",
     "du": "the system's",
     "editor": "a person's",
     "etcdctl": "of etcd; test_etcd_coordinator makes such users",
