@@ -27,20 +27,6 @@ def verifiers(name: str, password: str) -> str:
     return UserLogin.of(name, password, bytes(16), 4096).text
 
 
-async def form(cluster: InProcessCluster) -> None:
-    """With `a` as the primary, which is the controller, and knows of all."""
-    await cluster.form("a")
-    for name in cluster.brokers:
-        await knows_controller(cluster, name)
-
-
-async def knows_controller(cluster: InProcessCluster, name: str) -> None:
-    sets = cluster.brokers[name].sets
-    assert sets is not None
-    client = sets.client
-    await eventually(lambda: not client.problem)
-
-
 async def know(cluster: InProcessCluster, *users: str) -> None:
     await eventually(
         lambda: all(set(broker.files.engines.kept.users.by_name) == set(users) for broker in cluster.brokers.values())
@@ -76,7 +62,7 @@ async def test_a_user_added_at_one_broker_logs_in_at_another_after_a_failover_an
         for name in ("a", "b"):
             await cluster.stop(name)
             await cluster.start(name, data_dir=directories[name])
-        await form(cluster)
+        await cluster.form_with_controller("a")
         assert await is_refused(cluster, "a", "olga", "geheim")
         told = await cluster.ask("b", "users", action="set", name="olga", verifiers=verifiers("olga", "geheim"))
         assert told == {"name": "olga", "was_there": False}
@@ -95,7 +81,7 @@ async def test_a_user_added_at_one_broker_logs_in_at_another_after_a_failover_an
             await cluster.start(name, data_dir=directories[name])
         await cluster.ask("b", "promote")
         await cluster.reach("a", State.READY)
-        await knows_controller(cluster, "a")
+        await cluster.knows_controller("a")
         await log_in(cluster, "b", "olga", "geheim")
 
         await cluster.ask("a", "users", action="set", name="olga", verifiers=verifiers("olga", "other"), replaces=True)
@@ -113,7 +99,7 @@ async def test_a_user_added_at_one_broker_logs_in_at_another_after_a_failover_an
 @in_event_loop
 async def test_what_is_kept_of_a_password_is_in_no_list_no_history_and_no_event(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        await form(cluster)
+        await cluster.form_with_controller("a")
         secret = verifiers("olga", "geheim")
         await cluster.ask("b", "users", action="set", name="olga", verifiers=secret)
         token, entry = make_token("grafana", TokenRole.VIEWER)
@@ -138,7 +124,7 @@ async def test_what_is_kept_of_a_password_is_in_no_list_no_history_and_no_event(
 @in_event_loop
 async def test_who_is_there_is_not_added_and_who_is_not_is_neither_changed_nor_removed(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        await form(cluster)
+        await cluster.form_with_controller("a")
         wanted = {"action": "set", "name": "olga", "verifiers": verifiers("olga", "geheim")}
         with pytest.raises(RequestRefused, match="has no user olga"):
             await cluster.ask("b", "users", replaces=True, **wanted)
@@ -158,10 +144,9 @@ async def test_who_the_brokers_are_to_each_other_is_no_user_of_the_cluster(tmp_p
     (tmp_path / "password").write_text("x")
     (tmp_path / "password").chmod(0o600)
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        await form(cluster)
+        await cluster.form_with_controller("a")
         await cluster.stop("b")
         await cluster.start("b", ha__username="olga", ha__password_file=str(tmp_path / "password"))
-        await eventually(lambda: True)
         wanted = {"action": "set", "name": "olga", "verifiers": verifiers("olga", "geheim")}
         with pytest.raises(RequestRefused, match=r"ha\.username"):
             await cluster.ask("b", "users", **wanted)
@@ -179,7 +164,7 @@ async def test_the_commands_hash_what_is_typed_and_a_definitions_file_has_users_
         return str(result.stdout)
 
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        await form(cluster)
+        await cluster.form_with_controller("a")
         assert "user olga added, at all brokers" in await run("b", "user", "add", "olga", given="geheim\n")
         await know(cluster, "olga")
         await log_in(cluster, "a", "olga", "geheim")

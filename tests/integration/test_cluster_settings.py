@@ -25,24 +25,10 @@ async def has(cluster: InProcessCluster, value: str) -> None:
     await eventually(lambda: set(in_force(cluster).values()) == {value})
 
 
-async def form(cluster: InProcessCluster) -> None:
-    """With `a` as the primary, which is the controller, and knows of all."""
-    await cluster.form("a")
-    for name in cluster.brokers:
-        await knows_controller(cluster, name)
-
-
-async def knows_controller(cluster: InProcessCluster, name: str) -> None:
-    sets = cluster.brokers[name].sets
-    assert sets is not None
-    client = sets.client
-    await eventually(lambda: not client.problem)
-
-
 @in_event_loop
 async def test_what_is_set_at_a_backup_is_in_force_at_all_and_at_the_next_primary(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b", "c") as cluster:
-        await form(cluster)
+        await cluster.form_with_controller("a")
         told = await cluster.ask("b", "settings", action="set", key=KEY, value="2MiB")
         assert told == {"key": KEY, "old": "100MiB", "new": "2MiB"}
         await has(cluster, "2MiB")
@@ -54,7 +40,7 @@ async def test_what_is_set_at_a_backup_is_in_force_at_all_and_at_the_next_primar
         assert in_force(cluster) == {"b": "2MiB", "c": "2MiB"}
         await cluster.start("a")
         await has(cluster, "2MiB")
-        await knows_controller(cluster, "c")
+        await cluster.knows_controller("c")
         await cluster.ask("c", "settings", action="unset", key=KEY)
         await has(cluster, "100MiB")
         history = await cluster.ask("a", "settings", action="history")
@@ -67,7 +53,7 @@ async def test_one_that_cannot_have_it_has_it_refused_and_nothing_is_changed(tmp
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         await cluster.stop("b")
         await cluster.start("b", memory_limit="16MiB", max_message_size="1MiB")
-        await form(cluster)
+        await cluster.form_with_controller("a")
         with pytest.raises(RequestRefused, match=r"b cannot put it in force, nothing is changed.*memory-limit"):
             await cluster.ask("a", "settings", action="set", key=KEY, value="32MiB")
         assert in_force(cluster) == {"a": "100MiB", "b": "1MiB"}
@@ -77,7 +63,7 @@ async def test_one_that_cannot_have_it_has_it_refused_and_nothing_is_changed(tmp
 @in_event_loop
 async def test_one_that_was_away_has_it_when_it_is_back_or_says_why_not(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b", "c") as cluster:
-        await form(cluster)
+        await cluster.form_with_controller("a")
         await cluster.stop("b")
         await cluster.stop("c")
         told = await cluster.ask("a", "settings", action="set", key=KEY, value="32MiB")
@@ -99,7 +85,7 @@ async def test_it_outlives_a_start_of_all_and_counts_before_a_broker_leads(tmp_p
         for name in ("a", "b"):
             await cluster.stop(name)
             await cluster.start(name, data_dir=directories[name])
-        await form(cluster)
+        await cluster.form_with_controller("a")
         await cluster.ask("a", "settings", action="set", key="ha.min-in-sync", value="2")
         await cluster.ask("a", "shutdown", cluster=True)
         for name in ("a", "b"):
@@ -116,7 +102,7 @@ async def test_rules_of_access_are_in_force_at_all_and_a_broker_with_a_file_of_t
     rules = ["allow alice consume orders", "limit alice connections=2"]
     asked = {"user": "alice", "action": "publish", "node": "orders"}
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        await form(cluster)
+        await cluster.form_with_controller("a")
         await cluster.ask("b", "settings", action="set", key="acl.rules", value=rules)
         await eventually(lambda: all(broker.container.access.rules for broker in cluster.brokers.values()))
         for name in ("a", "b"):
@@ -144,7 +130,7 @@ async def test_rules_of_access_are_in_force_before_anybody_comes_in_after_a_star
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
         await cluster.stop("a")
         await cluster.start("a", data_dir=data_dir)
-        await form(cluster)
+        await cluster.form_with_controller("a")
         await cluster.ask("a", "settings", action="set", key="acl.rules", value=["allow alice consume orders"])
         await cluster.ask("a", "shutdown", cluster=True)
         await cluster.brokers["a"].ended.wait()
@@ -156,7 +142,7 @@ async def test_rules_of_access_are_in_force_before_anybody_comes_in_after_a_star
 @in_event_loop
 async def test_what_a_broker_is_told_for_itself_counts_below_that(tmp_path: Path) -> None:
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        await form(cluster)
+        await cluster.form_with_controller("a")
         await cluster.ask("a", "settings", action="set", key=KEY, value="2MiB")
         await has(cluster, "2MiB")
         told = await cluster.ask("b", "set", key=KEY, value="3MiB")
@@ -170,7 +156,7 @@ async def test_what_a_broker_is_told_for_itself_counts_below_that(tmp_path: Path
 async def test_a_long_value_is_asked_about_as_a_short_one_is(tmp_path: Path) -> None:
     rules = [f"allow user{number} consume orders.of-a-department-with-a-long-name" for number in range(300)]
     async with InProcessCluster(tmp_path, "a", "b") as cluster:
-        await form(cluster)
+        await cluster.form_with_controller("a")
         told = await cluster.ask("a", "settings", action="set", key="acl.rules", value=rules)
         assert "notes" not in told, "the other broker answers"
         await eventually(lambda: all(broker.container.access.rules for broker in cluster.brokers.values()))

@@ -130,6 +130,19 @@ class InProcessCluster:
         everybody = tuple(sorted(self.brokers))
         await eventually(lambda: self.member(primary).member.status.members == everybody)
 
+    async def form_with_controller(self, primary: str) -> None:
+        """As `form`; the primary of `default` is the controller, and all know it when this comes back."""
+        await self.form(primary)
+        for name in self.brokers:
+            await self.knows_controller(name)
+
+    async def knows_controller(self, name: str) -> None:
+        """Come back when the broker can ask the controller."""
+        sets = self.brokers[name].sets
+        assert sets is not None
+        client = sets.client
+        await eventually(lambda: not client.problem)
+
 
 async def eventually(condition: Callable[[], object]) -> None:
     """For what is announced by no event: look at every round of the loop."""

@@ -9,7 +9,7 @@ import click
 
 from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import USAGE, CliFailure, Invocation, common_options, facts_of
-from qpid_ha_agent.cli.output import print_document, print_notes, print_rows
+from qpid_ha_agent.cli.output import print_change, print_document, print_rows
 
 RULES: Final = "acl.rules"
 
@@ -57,11 +57,8 @@ def set_rules(invocation: Invocation, path: Path) -> None:
         raise CliFailure(str(error), USAGE) from None
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     answer = facts_of(invocation.call("settings", action="set", key=RULES, value=lines))
-    if invocation.format == "table":
-        click.echo(f"{len(read.rules)} rules and {len(read.limits)} limits are in force at all brokers")
-        print_notes(answer)
-    else:
-        print_document(answer, invocation.format)
+    text = f"{len(read.rules)} rules and {len(read.limits)} limits are in force at all brokers"
+    print_change(answer, text, invocation.format)
 
 
 @acl.command("show")

@@ -103,6 +103,15 @@ def print_notes(answer: object) -> None:
         click.echo(cell(note))
 
 
+def print_change(answer: Mapping[str, Any], text: str, format_name: str) -> None:
+    """What was changed at all brokers of a cluster, which `text` says to people, and what they had to say of it."""
+    if format_name == "table":
+        click.echo(text)
+        print_notes(answer)
+    else:
+        print_document(answer, format_name)
+
+
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], heading: bool = True) -> None:
     """With rich, which is imported only when a table is printed: it takes longer to import than a ping takes."""
     from rich.console import Console

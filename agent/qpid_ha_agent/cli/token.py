@@ -22,7 +22,7 @@ from qpid_ha_agent.cli.invocation import (
     here_option,
     rows_of,
 )
-from qpid_ha_agent.cli.output import local_time, print_document, print_notes, print_rows
+from qpid_ha_agent.cli.output import local_time, print_change, print_document, print_notes, print_rows
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.tokens import TokenEntry, TokenRole, make_token, read_tokens
 
@@ -135,11 +135,7 @@ def remove(invocation: Invocation, name: str, here: bool, path: Path | None) -> 
     """Take the token NAME away: whoever has it is refused from then on."""
     answer = None if here or path else call_cluster(invocation, "tokens", action="remove", name=name)
     if answer is not None:
-        if invocation.format == "table":
-            click.echo(f"token {name} removed, at all brokers")
-            print_notes(facts_of(answer))
-        else:
-            print_document(answer, invocation.format)
+        print_change(facts_of(answer), f"token {name} removed, at all brokers", invocation.format)
         return
     file = _file(path)
     if name not in [entry.name for entry in _read(file)]:

@@ -25,7 +25,7 @@ from qpid_ha_agent.cli.invocation import (
     here_option,
     rows_of,
 )
-from qpid_ha_agent.cli.output import local_time, print_document, print_notes, print_rows
+from qpid_ha_agent.cli.output import local_time, print_change, print_rows
 from qpid_ha_config.settings import read_password_file
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -140,16 +140,9 @@ def _set_for_cluster(
         "replaces": replaces or None,
     }
     answer = facts_of(call_cluster(invocation, "users", action="set", **wanted))
-    _tell(invocation, answer, f"user {name} {'has this password' if answer.get('was_there') else 'added'}")
+    text = f"user {name} {'has this password' if answer.get('was_there') else 'added'}, at all brokers"
+    print_change(answer, text, invocation.format)
     return True
-
-
-def _tell(invocation: Invocation, answer: dict[str, Any], text: str) -> None:
-    if invocation.format == "table":
-        click.echo(f"{text}, at all brokers")
-        print_notes(answer)
-    else:
-        print_document(answer, invocation.format)
 
 
 def _add_here(name: str, password_from: Path | None, *, replace: bool, realm: str | None, path: Path | None) -> None:
@@ -195,7 +188,7 @@ def remove(invocation: Invocation, name: str, here: bool, realm: str | None, pat
     if not (here or realm or path):
         answer = call_cluster(invocation, "users", action="remove", name=name)
         if answer is not None:
-            _tell(invocation, facts_of(answer), f"user {name} removed")
+            print_change(facts_of(answer), f"user {name} removed, at all brokers", invocation.format)
             return
         _say_no_cluster()
     file = _file(path)

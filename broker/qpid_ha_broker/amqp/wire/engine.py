@@ -283,7 +283,9 @@ class Engine:
             is_over = lib.pn_connection_state(connection) & lib.PN_LOCAL_CLOSED
             return stream.take_output(_condition_text(lib.pn_connection_condition(connection)) if is_over else None)
         transport, buffer = self._transport, self._workspace.buffer
-        chunks = [] if self.input.login is None else [self.input.take_said()]
+        login = self.input.login
+        said = b"" if login is None else login.take_said()
+        chunks = [said] if said else []  # one alone is not copied
         while (pending := lib.pn_transport_pending(transport)) > 0:
             size = lib.pn_transport_peek(transport, buffer, min(pending, OUTPUT_CHUNK))
             chunks.append(ffi.unpack(buffer, size))

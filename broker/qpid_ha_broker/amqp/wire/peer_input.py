@@ -176,10 +176,6 @@ class PeerInput:
             self.login.checked(asked, is_right)
             self._push_login(self.login, b"")
 
-    def take_said(self) -> bytes:
-        """What the peer is to be sent before all that Proton has for it."""
-        return b"" if self.login is None else self.login.take_said()
-
     def answered(self, link: proton.Link) -> None:
         """Our attach of `link` has been said, and its name is not needed any more."""
         self._answered.append(link)

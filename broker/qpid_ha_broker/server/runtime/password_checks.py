@@ -1,4 +1,4 @@
-"""Passwords that clients say (PLAIN), computed beside the loop: each takes some ten milliseconds of a processor."""
+"""Passwords that clients say (PLAIN), computed beside the loop: each takes a processor some milliseconds."""
 
 from __future__ import annotations
 
