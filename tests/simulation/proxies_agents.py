@@ -115,8 +115,11 @@ class AgentsWatch:
         self._check_right(node, "kill it")
 
     def _check_pause(self, node: BrokerNode, what: str) -> None:
+        """As it is now: since the last look a pause may have ended."""
         agent = node.agent
         assert agent is not None
+        if not self._is_paused():
+            return
         unaware_s = self._unaware_s.get(agent.name, self._schedule.now_s)
         if self._schedule.now_s - unaware_s > HEEDED_WITHIN_S and not agent.is_stopping:
             raise Violation(f"the agent of {node.name} wants to {what} in a pause")
