@@ -130,7 +130,7 @@ class Filling(RuleBasedStateMachine):
         assert sorted(ids(found)) == ids(chosen)
         for entry in found:
             self.gone.append(entry.id)
-            self.queue.messages.remove(entry)
+            self.queue.messages.remove([entry])
         self.model = [entry for entry in self.model if entry.body is not None]
 
     @rule()

@@ -42,7 +42,7 @@ from qpid_ha_broker.amqp.wire.group_ids import (
     WITHOUT_GROUP,
 )
 from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RelayRequest
-from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
+from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS, MessageSections
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
@@ -336,33 +336,33 @@ class IncomingLink(ReceivingLink):
             super().transfers(batch)
             return
         limit, has_short = self.max_message_bytes, False
-        absolute_expiry = self._container.sections.absolute_expiry
-        enqueue, read_header, log = resources.sets.holding(queue).enqueue_plain, self._read_header, queue.log
+        enqueue, log = resources.sets.holding(queue).enqueue_plain, queue.log
+        sections, read_header = self._container.sections, self._read_header
+        # The header of the message before: most of a publisher have the same. No message begins with one of no heads.
+        head: bytes | tuple[()] = ()
+        durable, priority, ttl_ms, length = False, 0, 0, 0
         for transfer in batch:
             delivery, payload, settled, state = transfer
-            is_whole = not self._parts and len(payload) <= limit
-            header = None
-            if is_whole and not queue.needs_care and state != engine.TRANSACTIONAL and not self._has_ended:
+            is_short = len(payload) <= limit and state != engine.TRANSACTIONAL and not queue.needs_care
+            if is_short and not payload.startswith(head):
                 try:
-                    header = read_header(payload)
+                    durable, priority, ttl_ms, _, length, _, _ = read_header(payload)
+                    head = payload[:length] or ()
                 except AmqpError:
-                    header = None  # the long way refuses it
-            is_plain = False
-            if header is not None and not header.ttl_ms:
-                start = payload[header.length + 2 : header.length + 4]
-                is_plain = start in WITHOUT_GROUP
-                if not is_plain:
-                    at = header.length + 5
-                    fields = payload[at : at + 1] if start == SHORT_PROPERTIES else MANY
-                    is_plain = (
-                        start[:1] == PROPERTIES_CODE
-                        and (not queue.detects_groups or fields <= UPTO_GROUP)
-                        and (fields <= UPTO_EXPIRY or not absolute_expiry(payload, header.length))
-                    )
-            if header is None or not is_plain:
+                    is_short, head = False, ()  # the long way refuses it
+            if (
+                not is_short
+                or ttl_ms
+                or self._parts
+                or self._has_ended
+                or (
+                    (start := payload[length + 2 : length + 4]) not in WITHOUT_GROUP
+                    and not _has_plain_properties(sections, queue, payload, length, start)
+                )
+            ):
                 super().transfers([transfer])
                 continue
-            lsn, has_short = enqueue(queue, payload, header.durable, header.priority), True
+            lsn, has_short = enqueue(queue, payload, durable, priority), True
             if settled:
                 engine.forget(delivery)
                 self._credit_due += 1
@@ -638,6 +638,17 @@ class IncomingLink(ReceivingLink):
             container.starved[self] = None
             return False
         return container.has_room(self)
+
+
+def _has_plain_properties(sections: MessageSections, queue: Queue, payload: bytes, length: int, start: bytes) -> bool:
+    """Whether properties come behind the header of `length` bytes, of which none makes a message more than plain in
+    `queue`. `start`: how they begin, behind two bytes."""
+    fields = payload[length + 5 : length + 6] if start == SHORT_PROPERTIES else MANY
+    return (
+        start[:1] == PROPERTIES_CODE
+        and (fields <= UPTO_GROUP or not queue.detects_groups)
+        and (fields <= UPTO_EXPIRY or not sections.absolute_expiry(payload, length))
+    )
 
 
 def _room_until_settled(link: proton.Link, most: int) -> int:

@@ -22,7 +22,7 @@ from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.sequence import Entry
+from qpid_ha_broker.model.queues.sequence import Entry, resident_bodies
 from qpid_ha_broker.model.sets.resources import release_unseen
 
 
@@ -172,7 +172,7 @@ class PacedConsumer(Consumer, LinkEndpoint):
         if self._ended or self.queue.deleted:
             self._take_back(entries)
             return
-        bodies = [entry.resident_body() for entry in entries]
+        bodies = resident_bodies(entries)
         ready = 0 if self._has_older else self._window.admit(self._sender, len(entries), map(len, bodies))
         if ready < len(entries):
             self._hold_back(entries[ready:], bodies[ready:])

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qpid_ha_broker.amqp.wire.outcome_annotations import annotated
-from qpid_ha_broker.amqp.wire.sections import MessageSections
+from qpid_ha_broker.amqp.wire.sections import FreshBeginning, MessageSections
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
+
+_NOTHING_KNOWN = FreshBeginning((), b"", 0)
 
 
 def sent_payload(sections: MessageSections, queue: Queue, entry: Entry, body: bytes, now_ms: int) -> bytes:
@@ -32,10 +34,14 @@ def sent_payloads(
         ]
     if queue.messages.annotations:
         bodies = [queue.annotated(entry, body, annotated) for entry, body in zip(entries, bodies, strict=False)]
-    fresh, below = sections.fresh, queue.redelivered_below
-    return [
-        sections.redelivered(body, queue.deliveries_before(entry))
-        if entry.acquired_before or entry.id <= below  # `is_redelivered`, without a call
-        else fresh(body)
-        for entry, body in zip(entries, bodies, strict=False)
-    ]
+    below, payloads = queue.redelivered_below, []
+    begins, text, length = _NOTHING_KNOWN
+    for entry, body in zip(entries, bodies, strict=False):
+        if entry.acquired_before or entry.id <= below:  # `is_redelivered`, without a call
+            payloads.append(sections.redelivered(body, queue.deliveries_before(entry)))
+        elif body.startswith(begins):
+            payloads.append(text + body[length:])
+        else:
+            payloads.append(sections.fresh(body))
+            begins, text, length = sections.fresh_beginning(body)
+    return payloads

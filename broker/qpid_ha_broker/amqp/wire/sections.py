@@ -38,6 +38,7 @@ SUBJECT_FIELD = 3
 
 ABSOLUTE_EXPIRY_FIELD = 8
 _LIST0, _LIST8, _UPTO_EXPIRY = b"\x45", b"\xc0", bytes((ABSOLUTE_EXPIRY_FIELD,))
+_SECTION = b"\x00S"
 _ANNOTATIONS_BEGIN, _PROPERTIES_BEGIN = (b"\x00S" + bytes((code,)) for code in (MESSAGE_ANNOTATIONS, PROPERTIES))
 _NO_PROPERTIES = frozenset(b"\x00S" + bytes((code,)) for code in range(APPLICATION_PROPERTIES, FOOTER + 1))
 """How a section begins that comes after the properties, if there were any."""
@@ -146,6 +147,15 @@ class Header(NamedTuple):
     """As its publisher says."""
 
 
+class FreshBeginning(NamedTuple):
+    """Of a message that begins with `begins`, the first acquirer gets `text` in place of the first `length` bytes."""
+
+    begins: bytes | tuple[()]
+    """The header, and the beginning of what comes behind it; (), with which nothing begins: it takes a closer look."""
+    text: bytes
+    length: int
+
+
 _TRUTHS = (b"\x42", b"\x41")
 _NULL, _UBYTE, _UINT, _SMALL_UINT, _UINT0 = b"\x40", b"\x50", b"\x70", b"\x52", b"\x43"
 
@@ -232,6 +242,14 @@ class MessageSections:
         """`payload` as its first acquirer gets it: without its number and delivery annotations, see `bare_start`."""
         header = self.header(payload)
         return header.fresh + _from(payload, header.length)
+
+    def fresh_beginning(self, payload: bytes) -> FreshBeginning:
+        """What `fresh` does to `payload`, for the messages behind it: most of a publisher begin as it does."""
+        header = self.header(payload)
+        length = header.length
+        begins = payload[: length + 3]
+        has_next = begins[length : length + 2] == _SECTION and begins[length + 2 :] in NO_ANNOTATIONS
+        return FreshBeginning(begins if has_next else (), header.fresh, length)
 
     def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
         """`payload` as it goes out again, with the failed deliveries counted: without these, too."""

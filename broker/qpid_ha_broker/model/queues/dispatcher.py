@@ -579,6 +579,10 @@ class Dispatcher:
         window = consumer.window_bytes
         entries: list[Entry] = []
         passed = 0
+        has_say = gate is not None or groups is not None or declined is not None or accepts is not None
+        is_plain = not (has_say or browsing or len(self._messages.expiries))
+        if is_plain and wanted > 1:
+            window = _take_runs(consumer, position, wanted, last, entries)
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
             is_covered = True
             if entry.id > last:
@@ -634,3 +638,25 @@ class Dispatcher:
         if entry.is_free:
             self._messages.hold(entry, EXPIRED)
             expired.append(entry)
+
+
+def _take_runs(consumer: Consumer, position: OrderCursor, wanted: int, last: int, taken: list[Entry]) -> int:
+    """`consumer` has now what can be had up to the id `last`, and `taken` has it, too: `wanted` messages, or as many as
+    its window in bytes, of which what is left is returned, has room for.
+
+    Where it stops for another reason, a look at the next message tells it.
+    """
+    window = consumer.window_bytes
+    while len(taken) < wanted and window > 0 and position.peek() is not None:
+        before = len(taken)
+        for entry in position.run(wanted - before):
+            body = entry.body
+            if entry.holder is not None or entry.id > last or window <= 0 or body is None or type(body) is BodyRef:
+                break
+            entry.holder = consumer
+            taken.append(entry)
+            window -= len(body)
+        if len(taken) == before:
+            break
+        position.pass_run(len(taken) - before)
+    return window

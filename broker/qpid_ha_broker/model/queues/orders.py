@@ -39,6 +39,15 @@ class OrderCursor(SeesReturned, Protocol):
     def skip(self) -> None:
         """Pass the entry that `peek` gave."""
 
+    def run(self, most: int) -> Sequence[Entry]:
+        """Up to `most` entries, of which the first is what `peek` gave, and each is the next, if it can be had, once
+        those before it are passed. Empty, where each has to be looked for."""
+        return ()
+
+    def pass_run(self, count: int) -> None:
+        """Pass the first so many of `run`."""
+        raise LookupError("there was no run")
+
     def ahead(self) -> Iterator[Entry]:
         """The available entries that come next, in about that order. Nothing may change meanwhile."""
 
@@ -467,6 +476,13 @@ class PriorityPosition(_LevelsPosition):
             self._given = [0] * len(shares)
             return self.peek()
         return None
+
+    def run(self, most: int) -> Sequence[Entry]:
+        return () if self._shares or self._next is None else self._next.run(most)
+
+    def pass_run(self, count: int) -> None:
+        if self._next is not None:
+            self._next.index += count
 
     def skip(self) -> None:
         if self._next is not None:

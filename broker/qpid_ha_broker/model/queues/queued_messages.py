@@ -14,7 +14,7 @@ Nothing is decided here, and nothing written: every method does what an event of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Protocol, cast
 
@@ -217,22 +217,27 @@ class QueuedMessages:
                     self.schedule.wait(entry, entry.header.due_at_ms, self.count)
         self.restart()
 
-    def remove(self, entry: Entry) -> None:
-        """Let a message go for good. What was said of it is for the caller to forget."""
-        if self.groups is not None:
-            self.groups.gone(entry)
-        self.count -= 1
-        body = entry.body
-        if type(body) is BodyRef:
-            self._count_paged(-body.size)
-        elif body is not None:
-            self.size -= len(body)
-        self.dequeued_total += 1
-        if entry.holder is WAITING:
-            self.schedule.over(entry)
-        elif entry.holder is not None:
-            self.acquired -= 1
-        self._order.remove(entry)
+    def remove(self, entries: Collection[Entry]) -> None:
+        """Let messages go for good. What was said of them is for the caller to forget."""
+        groups, take_out = self.groups, self._order.remove
+        size = acquired = 0
+        for entry in entries:
+            if groups is not None:
+                groups.gone(entry)
+            body, holder = entry.body, entry.holder
+            if type(body) is BodyRef:
+                self._count_paged(-body.size)
+            elif body is not None:
+                size += len(body)
+            if holder is WAITING:
+                self.schedule.over(entry)
+            elif holder is not None:
+                acquired += 1
+            take_out(entry)
+        self.count -= len(entries)
+        self.size -= size
+        self.acquired -= acquired
+        self.dequeued_total += len(entries)
 
     def take_all(self) -> list[Entry]:
         """Empty the queue as if nothing had come; returns what it held, by ascending id."""

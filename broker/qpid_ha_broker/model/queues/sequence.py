@@ -67,6 +67,9 @@ OPENED_LENGTH: Final = 4
 JOINED_BYTES: Final = 256
 """Bodies of a block at rest are joined if they are this small on average: to join larger ones gains little."""
 
+_JOINED_SAMPLE: Final = 64
+"""One of so many says how large they are: to look at each of those that are large is all that this would cost them."""
+
 JOINED_BEHIND: Final = 2
 """A full block is looked at for that when so many full ones are behind it."""
 
@@ -122,6 +125,12 @@ class JoinedBodies:
         """An object for each again."""
         data, ends = self._data, self._ends
         return [data[start:end] for start, end in zip(chain((0,), ends), ends, strict=False)]
+
+
+def _size_of_some(bodies: Sequence[bytes]) -> float:
+    """Bytes of each, about. Nothing refers to any of them longer than this takes."""
+    some = bodies[::_JOINED_SAMPLE]
+    return sum(map(len, some)) / len(some)
 
 
 class SequenceBlock:
@@ -208,11 +217,14 @@ class SequenceBlock:
 
     def join_bodies(self) -> None:
         """Have the bodies as one, if nobody else has any of them: another queue, say, would keep it all the same."""
-        bodies = cast("list[bytes]", self.bodies)  # which is seen to here
-        if set(map(type, bodies)) != {bytes} or set(map(sys.getrefcount, bodies)) != _UNREFERRED:
+        bodies = cast("list[bytes]", self.bodies)
+        try:
+            if not bodies or _size_of_some(bodies) > JOINED_BYTES or set(map(sys.getrefcount, bodies)) != _UNREFERRED:
+                return
+            self.joined = JoinedBodies(bodies)
+        except TypeError:  # a BodyRef is among them
             return
-        if sum(map(len, bodies)) <= JOINED_BYTES * len(bodies):
-            self.joined, self.bodies = JoinedBodies(bodies), _NO_BODIES
+        self.bodies = _NO_BODIES
 
     def share_header(self) -> None:
         """Have one header for all, if they are alike."""
@@ -304,12 +316,19 @@ class Entry:
         return Enqueued(queues, body, durable, priority, expires_at_ms, key, due_at_ms)
 
 
+_BYTES: Final = {bytes}
 _NO_ENTRIES: Final[list[Entry]] = []
 _NO_IDS: Final[array[int]] = array("Q")
 _NO_HEADERS: Final[list[MessageHeader]] = []
 _NO_BODIES: Final[list[Body]] = []
 _UNREFERRED: Final = set(map(sys.getrefcount, [Entry(0, MessageHeader((), False, 0, 0, ""), b"")]))
 """What `map` counts of an entry that is in its block alone."""
+
+
+def resident_bodies(entries: Sequence[Entry]) -> list[bytes]:
+    """The bodies of `entries`, which are in memory. Raises LookupError as `Entry.resident_body`."""
+    bodies = list(map(_body, entries))
+    return bodies if set(map(type, bodies)) <= _BYTES else [entry.resident_body() for entry in entries]
 
 
 def load_bodies(entries: Sequence[Entry]) -> list[bytes]:
@@ -320,7 +339,7 @@ def load_bodies(entries: Sequence[Entry]) -> list[bytes]:
     """
     refs = [entry.body for entry in entries if type(entry.body) is BodyRef]
     if not refs:
-        return [entry.resident_body() for entry in entries]
+        return resident_bodies(entries)
     read = iter(read_bodies(refs))
     bodies: list[bytes] = []
     for entry in entries:
@@ -738,6 +757,14 @@ class Cursor:
     def skip(self) -> None:
         """Pass the entry that `peek` gave."""
         self.index += 1
+
+    def run(self, most: int) -> Sequence[Entry]:
+        """Up to `most` entries: what `peek` gave, and what follows it, whoever has that."""
+        return self.block.entries[self.index : self.index + most]
+
+    def pass_run(self, count: int) -> None:
+        """Pass the first so many of `run`."""
+        self.index += count
 
     def ahead(self) -> Iterator[Entry]:
         """The available entries from here on; the cursor stays. The sequence must not change meanwhile."""

@@ -243,8 +243,7 @@ class Catalog:
         before = messages.resident
         if messages.annotations:
             messages.annotations.forget([entry.id for entry in entries])
-        for entry in entries:
-            messages.remove(entry)
+        messages.remove(entries)
         self.memory_bytes -= before - messages.resident + MESSAGE_OVERHEAD * len(entries)
         if queue.dispatcher.awaits_answers:
             self.awake[queue] = None
