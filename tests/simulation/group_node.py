@@ -99,7 +99,7 @@ class Disk:
             committed_lsn = self.checkpoint.committed_lsn
         for batch in self.batches:
             for record in decode(batch.data).records:
-                resource_set.follow(record)
+                resource_set.follow([record])
             resource_set.log.last_lsn = batch.last_lsn
             committed_lsn = batch.committed_lsn
         return committed_lsn

@@ -26,7 +26,7 @@ class Pair:
     def part(self) -> None:
         """Bring the backup level by the stream; from then on each is alone."""
         for record in self.written():
-            self.backup.resources.replicated.follow(record)
+            self.backup.resources.replicated.follow([record])
         self.common_lsn = self.primary.log.last_lsn
 
     def written(self) -> list[LogRecord]:
@@ -93,7 +93,7 @@ class Pair:
     def follow_on(self) -> None:
         """Afterwards the backup follows as any other."""
         for record in self.written():
-            self.backup.resources.replicated.follow(record)
+            self.backup.resources.replicated.follow([record])
         self.check_equal()
 
 

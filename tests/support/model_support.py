@@ -265,7 +265,7 @@ class Core:
         self.read()
         backup = Resources(TextReader())
         for record in self.records:
-            backup.replicated.follow(record)
+            backup.replicated.follow([record])
         return backup
 
     def check(self) -> None:

@@ -29,6 +29,6 @@ def backups_that_end_behind(core: Core, count: int) -> Iterator[Resources]:
     for cut in range(count, len(core.records) + 1):
         backup = Resources(TextReader())
         for record in core.records[:cut]:
-            backup.replicated.follow(record)
+            backup.replicated.follow([record])
         backup.replicated.drop_open_unit()
         yield backup

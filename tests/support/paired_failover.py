@@ -36,7 +36,7 @@ class Leading(PairedBroker):
         """Go on where these end."""
         default = self.container.default.resources.replicated
         for record in records:
-            default.follow(record)
+            default.follow([record])
         self._records = list(records)
         default.state.marks.inherit(is_next=True)
         default.take_over(self.container.now_ms, grace_ms)

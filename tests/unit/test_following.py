@@ -48,7 +48,7 @@ def all_but_the_end_of_a_unit(core: Core) -> tuple[Queue, Resources]:
     core.read()
     backup = Resources(TextReader())
     for record in core.records[:-1]:
-        backup.replicated.follow(record)
+        backup.replicated.follow([record])
     return queue, backup
 
 
@@ -56,7 +56,7 @@ def test_the_parts_of_a_unit_wait_for_its_end() -> None:
     core = Core()
     queue, backup = all_but_the_end_of_a_unit(core)
     assert (backup.catalog.queues["q"].messages.count, backup.replicated.log.last_lsn) == (0, queue.id)
-    backup.replicated.follow(core.records[-1])
+    backup.replicated.follow([core.records[-1]])
     assert (backup.catalog.queues["q"].messages.count, backup.replicated.log.last_lsn) == (2, core.log.last_lsn)
 
 
@@ -70,16 +70,16 @@ def test_who_hears_of_a_change_of_the_map_finds_the_log_as_long_as_what_has_to_b
     there = backup.replicated
     there.state.map.listeners.append(lambda changes: heard.append(there.log.last_lsn))
     for record in core.records:
-        there.follow(record)
+        there.follow([record])
     unit_end = core.log.last_lsn
     assert heard == [placed - 1, placed, unit_end, unit_end]
 
 
 def test_a_record_that_does_not_fit_makes_the_log_no_longer() -> None:
     backup = Resources(TextReader()).replicated
-    backup.follow(LogRecord(1, ev.SetPlaced("red", ("alpha",), (), "", 0, 0), False))
+    backup.follow([LogRecord(1, ev.SetPlaced("red", ("alpha",), (), "", 0, 0), False)])
     with pytest.raises(ReplayError):
-        backup.follow(LogRecord(2, ev.QueueRemoved(7), False))
+        backup.follow([LogRecord(2, ev.QueueRemoved(7), False)])
     assert backup.log.last_lsn == 1
 
 
@@ -88,7 +88,7 @@ def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts
     queue, backup = all_but_the_end_of_a_unit(core)
     backup.replicated.drop_open_unit()
     event = ev.Enqueued(queue.ids, message("c").payload, False, 4, 0, "")
-    backup.replicated.follow(LogRecord(queue.id + 1, event, False))
+    backup.replicated.follow([LogRecord(queue.id + 1, event, False)])
     assert bodies(backup.catalog.queues["q"].messages) == ["c"]
     assert backup.replicated.log.last_lsn == queue.id + 1
 
@@ -96,7 +96,7 @@ def test_a_unit_that_was_cut_off_is_forgotten_and_what_comes_in_its_place_counts
 def test_an_event_that_does_not_fit_is_named_with_its_place() -> None:
     backup = Resources(TextReader())
     with pytest.raises(ReplayError, match="LSN 7: Enqueued"):
-        backup.replicated.follow(LogRecord(7, ev.Enqueued((3,), b"", False, 4, 0, ""), False))
+        backup.replicated.follow([LogRecord(7, ev.Enqueued((3,), b"", False, 4, 0, ""), False)])
 
 
 def test_generations_and_the_in_sync_set_are_part_of_the_state() -> None:
@@ -127,7 +127,7 @@ def test_browsers_on_a_backup_see_what_comes_and_expires_nothing() -> None:
     single, *unit = core.records[-4:]
     for records, seen in (([single], ["b"]), (unit, ["c", "d"])):
         for record in records:
-            backup.replicated.follow(record)
+            backup.replicated.follow([record])
         reader.now_ms += SECOND
         assert reader.tick() == []
         reader.hand_out()

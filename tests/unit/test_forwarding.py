@@ -330,7 +330,7 @@ class ManyDeaths:
         new = Core(Resources(TextReader(), "red"))
         for record in self.core.records:
             if record.lsn <= kept:
-                new.resources.replicated.follow(record)
+                new.resources.replicated.follow([record])
         new.resources.replicated.take_over(NOW_MS, 0)
         new.log.reset(new.log.last_lsn)
         new.records = [record for record in self.core.records if record.lsn <= new.log.last_lsn]

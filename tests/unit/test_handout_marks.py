@@ -49,7 +49,7 @@ def heir_of(core: Core, upto: int = EVERYTHING, *, is_next: bool = True, tells: 
     backup = Resources(TextReader())
     for record in core.records:
         if record.lsn <= upto:
-            backup.replicated.follow(record)
+            backup.replicated.follow([record])
     backup.replicated.state.marks.inherit(is_next=is_next)
     backup.replicated.drop_open_unit()
     heir = Core(backup)

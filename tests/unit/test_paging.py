@@ -309,7 +309,7 @@ def test_a_backup_follows_what_happens_to_messages_that_it_has_on_disk() -> None
     assert primary.consume(queue, 15) == numbers(15)
     primary.read()
     for record in primary.records[20 + 1 :]:
-        backup.resources.replicated.follow(record)
+        backup.resources.replicated.follow([record])
     assert there.messages.count == 5
     there.messages.check_invariants()
     assert bodies(there.messages) == numbers(20)[15:]

@@ -187,7 +187,7 @@ def test_a_unit_that_the_end_of_the_journal_cut_short_leaves_neither_message_nor
     core.read()
     backup = Resources(core.resources._reader)
     for record in core.records[:-1]:
-        backup.replicated.follow(record)
+        backup.replicated.follow([record])
     backup.replicated.take_over(core.now_ms, 0)
     assert (backup.catalog.queues["q"].messages.count, backup.replicated.state.producers.sequence_of(b"p")) == (1, 1)
     backup.publish(backup.catalog.queues["q"], numbered(2), core.now_ms)

@@ -295,7 +295,7 @@ class Commands(RuleBasedStateMachine):
     def who_reads_the_log_holds_the_same(self) -> None:
         self.core.read()
         for record in self.core.records[self.read_to :]:
-            self.backup.replicated.follow(record)
+            self.backup.replicated.follow([record])
         self.read_to = len(self.core.records)
         for queue in self.backup.catalog.queues.values():
             queue.messages.check_invariants()
@@ -382,7 +382,7 @@ def test_a_log_that_was_read_in_two_halves_gives_the_same_state() -> None:
     core.tick(after_ms=NOW_MS)
     core.read()
     for record in core.records[half:]:
-        first.replicated.follow(record)
+        first.replicated.follow([record])
     assert picture(first) == picture(core.replayed()) == picture(core.sets)
 
 

@@ -150,8 +150,8 @@ def test_a_replicated_object_takes_its_name_from_a_local_one() -> None:
     core = Core()
     queue, exchange = core.queue("q", replicate="none"), core.exchange("e", replicate="none")
     core.publish(queue, "a")
-    core.resources.replicated.follow(LogRecord(1, ev.QueueDeclared("e", {}), False))
-    core.resources.replicated.follow(LogRecord(2, ev.ExchangeDeclared("q", "fanout", {}), False))
+    core.resources.replicated.follow([LogRecord(1, ev.QueueDeclared("e", {}), False)])
+    core.resources.replicated.follow([LogRecord(2, ev.ExchangeDeclared("q", "fanout", {}), False)])
     assert (list(core.catalog.queues), list(core.catalog.exchanges)) == (["e"], ["q"])
     assert queue.deleted
     assert core.resources.catalog.deleted_queues == [queue]

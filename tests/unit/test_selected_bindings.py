@@ -266,7 +266,7 @@ def test_a_state_that_routes_nothing_takes_such_bindings() -> None:
     bound(core, "topic", a=RED)
     core.read()
     for record in core.records:
-        sets.replicated.follow(record)
+        sets.replicated.follow([record])
     (binding,) = sets.catalog.exchanges["x"].bindings()
     assert binding.arguments == selects(RED)
 

@@ -107,11 +107,11 @@ def test_rewinding_to_what_lies_ahead_changes_nothing() -> None:
 
 def test_what_has_left_lets_go_of_its_content_and_cannot_leave_again() -> None:
     messages, entries = filled(1, 2)
-    messages.remove(entries[0])
+    messages.remove([entries[0]])
     assert messages.find(1) is None
     assert len(messages) == 1
     with pytest.raises(LookupError, match="message 1"):
-        messages.remove(entries[0])
+        messages.remove([entries[0]])
     with pytest.raises(LookupError, match="message 1"):
         entries[0].resident_body()
 
@@ -127,7 +127,7 @@ def test_a_cursor_that_slept_while_its_block_was_forgotten_finds_its_way() -> No
         messages.append(entries[-1])
     survivor = entries.pop(1200)
     for entry in entries:
-        messages.remove(entry)
+        messages.remove([entry])
     messages.append(entry_of(3000))
     assert seen_by(sleeping) == [survivor.id, 3000]
 
@@ -138,7 +138,7 @@ def test_an_emptied_last_block_is_closed_and_the_next_message_is_still_found() -
     cursor = Cursor(messages)
     assert seen_by(cursor) == [1, 2]
     for entry in entries:
-        messages.remove(entry)
+        messages.remove([entry])
     assert distinct_entries(messages) == 0
     messages.append(entry_of(9))
     assert seen_by(cursor) == [9]
@@ -155,7 +155,7 @@ def test_a_million_messages_pass_by_one_that_stays_and_leave_nothing_behind() ->
         messages.append(entry)
         assert consumer.peek() is entry
         consumer.skip()
-        messages.remove(entry)
+        messages.remove([entry])
         if message_id % 50_000 == 0:
             most_blocks = max(most_blocks, len(blocks_of(messages)))
             most_entries = max(most_entries, distinct_entries(messages))
@@ -169,7 +169,7 @@ def test_one_unwanted_message_in_each_block_does_not_keep_the_others() -> None:
     messages, entries = filled(*range(1, 512 * 40 + 1))
     for entry in entries:
         if entry.id % 512:
-            messages.remove(entry)
+            messages.remove([entry])
     cursor = Cursor(messages)
     assert distinct_entries(messages) < 40 * 2 * sequence.THIN_LENGTH + sequence.BLOCK_LENGTH
     assert seen_by(cursor) == [512 * n for n in range(1, 41)]
@@ -181,7 +181,7 @@ def test_ids_that_come_again_are_found_with_others_that_stayed() -> None:
     """They are in the block behind the one in which they had been."""
     messages, entries = filled(1, 2, 3)
     for entry in entries[1:]:
-        messages.remove(entry)
+        messages.remove([entry])
     messages.go_back(1)
     messages.append(entry_of(3))
     assert [entry.id for entry in messages.find_all([1, 3])] == [1, 3]
@@ -193,7 +193,7 @@ def test_ids_that_come_again_are_found_also_by_a_browser_that_slept() -> None:
     browser = Cursor(messages)
     assert seen_by(browser) == list(range(1, 12))
     for entry in entries[2:]:
-        messages.remove(entry)
+        messages.remove([entry])
 
     messages.go_back(2)
     for message_id in (3, 5):
@@ -211,7 +211,7 @@ def plain(count: int) -> MessageSequence:
     """As many messages of which nobody has an entry, alike but for each hundredth."""
     messages = MessageSequence()
     for message_id in range(1, count + 1):
-        messages.append_plain(message_id, RARE if message_id % 100 == 0 else COMMON, b"%d" % message_id)
+        messages.append_run([message_id], RARE if message_id % 100 == 0 else COMMON, [b"%d" % message_id])
     return messages
 
 
@@ -224,14 +224,14 @@ def test_a_message_at_rest_has_no_entry_and_one_header_with_others() -> None:
     assert distinct_entries(messages) == 0, "ids are known without"
     alike = MessageSequence()
     for message_id in range(1, 2 * 512 + 1):
-        alike.append_plain(message_id, COMMON, b"")
+        alike.append_run([message_id], COMMON, [b""])
     assert [len(block.headers) for block in blocks_of(alike)] == [1, 512]
 
 
 def test_small_bodies_at_rest_are_one_object_until_somebody_asks_for_them() -> None:
     messages = MessageSequence()
     for message_id in range(1, 4 * 512 + 2):
-        messages.append_plain(message_id, COMMON, b"body %d" % message_id)
+        messages.append_run([message_id], COMMON, [b"body %d" % message_id])
     assert [block.joined is not None for block in blocks_of(messages)] == [True, True, False, False, False]
     assert sum(len(block.bodies) for block in blocks_of(messages)) == 2 * 512 + 1
     found = messages.find(700)
@@ -245,7 +245,7 @@ def test_small_bodies_at_rest_are_one_object_until_somebody_asks_for_them() -> N
 def test_bodies_that_were_looked_at_are_joined_again_when_nobody_has_them_any_more() -> None:
     messages = MessageSequence()
     for message_id in range(1, 10 * 512 + 1):
-        messages.append_plain(message_id, COMMON, b"body %d" % message_id)
+        messages.append_run([message_id], COMMON, [b"body %d" % message_id])
     kept = messages.find(600)
     assert kept is not None
     body = kept.body
@@ -262,9 +262,9 @@ def test_bodies_that_another_queue_has_or_that_are_large_stay_as_they_are() -> N
     here, elsewhere, large = MessageSequence(), MessageSequence(), MessageSequence()
     for message_id in range(1, 4 * 512 + 1):
         body = b"body %d" % message_id
-        here.append_plain(message_id, COMMON, body)
-        elsewhere.append_plain(message_id, COMMON, body)
-        large.append_plain(message_id, COMMON, bytes(sequence.JOINED_BYTES + 1))
+        here.append_run([message_id], COMMON, [body])
+        elsewhere.append_run([message_id], COMMON, [body])
+        large.append_run([message_id], COMMON, [bytes(sequence.JOINED_BYTES + 1)])
     assert not [block for queue in (here, elsewhere, large) for block in blocks_of(queue) if block.joined is not None]
     pairs = zip(here, elsewhere, strict=True)
     assert all(one.body is other.body for one, other in pairs)
@@ -299,7 +299,7 @@ def test_an_entry_that_somebody_refers_to_or_that_has_a_history_stays_the_only_o
     assert [(entry.holder, entry.delivery_count) for entry in again if entry is not None] == [
         (None, 0), (SOMEBODY, 0), (None, 3)
     ]  # fmt: skip
-    messages.remove(kept)
+    messages.remove([kept])
     assert messages.find(kept.id) is None
     assert len(messages) == 40 * 512 - 1
 
@@ -385,7 +385,7 @@ def test_all_bodies_of_cold_messages_come_at_once_wherever_somebody_looked(is_op
     _, cold, _ = messages.cold_within(1, NO_LIMIT)
     entry = messages.find(513) if is_open else None
     if entry is not None:
-        messages.remove(entry)
+        messages.remove([entry])
     bodies = [b"%d" % message_id for message_id in cold.ids()]
     brought = messages.bring_cold(cold, bodies)
     assert brought == (len(b"".join(bodies[1:])) if is_open else cold.body_bytes)
@@ -465,7 +465,7 @@ class Comparison:
         self.naive = NaiveSequence()
         self.cursors = [Cursor(self.messages) for _ in range(3)]
         for entry in entries:
-            self.messages.remove(entry)
+            self.messages.remove([entry])
         found = [cold_of(*range(10 * at + 1, 10 * at + 2 + at % 4)) for at in range(cold)]
         self.messages.prepend_cold(found)
         for cursor in self.cursors:
@@ -538,7 +538,7 @@ class Comparison:
             self.kept[self.newest] = entry_of(self.newest)
             self.messages.append(self.kept[self.newest])
         else:
-            self.messages.append_plain(self.newest, RARE if number % 5 == 0 else COMMON, b"%d" % self.newest)
+            self.messages.append_run([self.newest], RARE if number % 5 == 0 else COMMON, [b"%d" % self.newest])
         self.naive.ids.append(self.newest)
 
     def look(self, which: int, *, takes: bool) -> None:
@@ -562,7 +562,7 @@ class Comparison:
             self.kept.pop(back, None)
 
     def remove(self, leaving: int) -> None:
-        self.messages.remove(self.entry_at(leaving))
+        self.messages.remove([self.entry_at(leaving)])
         self.naive.ids.remove(leaving)
         self.naive.held.discard(leaving)
         for known in (self.kept, self.failures, self.on_disk):

@@ -190,7 +190,7 @@ def test_what_is_not_known_to_be_committed_is_held_unless_somebody_is_alone() ->
     assert spans == [(committed + 1, committed + 2), (committed + 3, committed + 5)]
     for batch in facts.held:
         for record in batch.records:
-            resources.replicated.follow(record)
+            resources.replicated.follow([record])
     assert durable_picture(resources.sets) == durable_picture(core.sets)
 
     resources, facts = recovered(core.disk, apply_all=True)

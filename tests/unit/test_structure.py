@@ -215,7 +215,7 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
 
 
 def test_a_log_is_appended_to_where_its_events_are_applied() -> None:
-    """That is where a unit is delivered, and its short way for one message about which there is nothing to decide."""
+    """That is where a unit is delivered, and its short way for messages about which there is nothing to decide."""
     appending = {
         (module.rpartition(".")[2], function.name)
         for module, tree in modules().items()
@@ -224,7 +224,7 @@ def test_a_log_is_appended_to_where_its_events_are_applied() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("append", "append_unit")
+        and node.func.attr in ("append", "append_run", "append_unit")
         and ast.unparse(node.func.value).endswith("log")
     }
     assert appending == {("resource_set", "deliver"), ("resource_set", "enqueue_plain")}

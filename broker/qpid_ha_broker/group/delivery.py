@@ -25,6 +25,7 @@ from qpid_ha_broker.ha.catchup import CatchUp
 from qpid_ha_broker.model.errors import InUse, InvalidArgument, ModelError, NotFound
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import ELSEWHERE, SessionOwner
+from qpid_ha_broker.model.sets.plain_arrivals import take_in_events
 
 
 class UnitOutcome(NamedTuple):
@@ -61,7 +62,9 @@ class DeliveredLog:
         queue = self._one_queue(events)
         if queue is not None:
             messages = cast("Sequence[ev.Enqueued]", events)
-            self._ctx.resource_set.deliver(messages, partial(self._ctx.resource_set.came_plain, queue, messages))
+            self._ctx.resource_set.deliver(
+                messages, partial(take_in_events, self._ctx.resource_set.catalog, queue, messages)
+            )
             self._note_arrival(queue)
             awaited = is_awaited(self._ctx.settings.name, sender, events[:1], self.lineage.ownership)
             return UnitOutcome(self._ctx.last_lsn, None, awaited)

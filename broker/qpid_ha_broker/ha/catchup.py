@@ -251,7 +251,7 @@ class CatchUp:
         """Apply what the primary wrote after its objects. Raises ReplayError when it does not fit."""
         if isinstance(record.event, ev.QueueDeleted | ev.ReplicationChanged):
             self._unit_ends.append(record.event.queue)
-        self._set.follow(self._without_unseen(record))
+        self._set.follow((self._without_unseen(record),))
         if record.part:
             return
         for queue_id in self._unit_ends:

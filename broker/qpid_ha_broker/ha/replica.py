@@ -283,8 +283,11 @@ class Replica:
         while self._held and self._held[0].last_lsn <= lsn:
             held = self._held.popleft()
             try:
-                for record in held.records:
-                    follow(self._without_lost(record) if self.lacks_transient else record)
+                if self.lacks_transient:
+                    for record in held.records:
+                        follow((self._without_lost(record),))
+                else:
+                    follow(held.records)
             except ReplayError:
                 self._apply_behind(held.behind)
                 self._lose_track()

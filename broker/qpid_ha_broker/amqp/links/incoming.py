@@ -11,6 +11,7 @@ from qpid_ha_broker.access.rules import Permission
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.connections.nodes import Meaning, Target
 from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
+from qpid_ha_broker.amqp.links.plain_messages import runs_of
 from qpid_ha_broker.amqp.nodes.access_checks import PublisherIdentity
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -33,16 +34,8 @@ from qpid_ha_broker.amqp.wire.conditions import (
     symbol_map,
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer, Transfer
-from qpid_ha_broker.amqp.wire.group_ids import (
-    MANY,
-    PROPERTIES_CODE,
-    SHORT_PROPERTIES,
-    UPTO_EXPIRY,
-    UPTO_GROUP,
-    WITHOUT_GROUP,
-)
 from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RelayRequest
-from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS, MessageSections
+from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
@@ -335,40 +328,19 @@ class IncomingLink(ReceivingLink):
         if queue is None or self._relay is not None or resources.replication.is_restricted:
             super().transfers(batch)
             return
-        limit, has_short = self.max_message_bytes, False
-        enqueue, log = resources.sets.holding(queue).enqueue_plain, queue.log
-        sections, read_header = self._container.sections, self._read_header
-        # The header of the message before: most of a publisher have the same. No message begins with one of no heads.
-        head: bytes | tuple[()] = ()
-        durable, priority, ttl_ms, length = False, 0, 0, 0
-        for transfer in batch:
-            delivery, payload, settled, state = transfer
-            is_short = len(payload) <= limit and state != engine.TRANSACTIONAL and not queue.needs_care
-            if is_short and not payload.startswith(head):
-                try:
-                    durable, priority, ttl_ms, _, length, _, _ = read_header(payload)
-                    head = payload[:length] or ()
-                except AmqpError:
-                    is_short, head = False, ()  # the long way refuses it
-            if (
-                not is_short
-                or ttl_ms
-                or self._parts
-                or self._has_ended
-                or (
-                    (start := payload[length + 2 : length + 4]) not in WITHOUT_GROUP
-                    and not _has_plain_properties(sections, queue, payload, length, start)
-                )
-            ):
-                super().transfers([transfer])
+        sections, log = self._container.sections, queue.log
+        for run, header in runs_of(batch, sections, self.max_message_bytes, detects_groups=queue.detects_groups):
+            if header is None or self._parts or self._has_ended or queue.needs_care:
+                super().transfers(run)
                 continue
-            lsn, has_short = enqueue(queue, payload, durable, priority), True
-            if settled:
-                engine.forget(delivery)
-                self._credit_due += 1
-            else:
-                self._unconfirmed.append((log, lsn, None, delivery))
-        if has_short:
+            payloads = [payload for _, payload, _, _ in run]
+            lsns = resources.sets.holding(queue).enqueue_plain(queue, payloads, header.durable, header.priority)
+            for lsn, (delivery, _, settled, _) in zip(lsns, run, strict=True):
+                if settled:
+                    engine.forget(delivery)
+                    self._credit_due += 1
+                else:
+                    self._unconfirmed.append((log, lsn, None, delivery))
             self.hosted.unconfirmed[self] = None
             if not self.hosted.is_touched:
                 self.hosted.touch()
@@ -638,17 +610,6 @@ class IncomingLink(ReceivingLink):
             container.starved[self] = None
             return False
         return container.has_room(self)
-
-
-def _has_plain_properties(sections: MessageSections, queue: Queue, payload: bytes, length: int, start: bytes) -> bool:
-    """Whether properties come behind the header of `length` bytes, of which none makes a message more than plain in
-    `queue`. `start`: how they begin, behind two bytes."""
-    fields = payload[length + 5 : length + 6] if start == SHORT_PROPERTIES else MANY
-    return (
-        start[:1] == PROPERTIES_CODE
-        and (fields <= UPTO_GROUP or not queue.detects_groups)
-        and (fields <= UPTO_EXPIRY or not sections.absolute_expiry(payload, length))
-    )
 
 
 def _room_until_settled(link: proton.Link, most: int) -> int:

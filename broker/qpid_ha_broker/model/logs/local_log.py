@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from qpid_ha_broker.events.codec import encode_counting
@@ -37,11 +38,19 @@ class LocalLog(Log):
 
     def append(self, event: Event, part: bool = False) -> int:
         """As `Log.append`."""
+        self._note_place()
+        return super().append(event, part)
+
+    def append_run(self, events: Sequence[Event]) -> Sequence[int]:
+        """As `Log.append_run`."""
+        self._note_place()
+        return super().append_run(events)
+
+    def _note_place(self) -> None:
         if self._acknowledged:
             after_lsn = self._beside.last_lsn
             if not self._places or self._places[-1][1] != after_lsn:
                 self._places.append((len(self.pending), after_lsn))
-        return super().append(event, part)
 
     def join(self) -> None:
         """What this turn writes from here on to both logs counts together, or not at all: something goes from one to

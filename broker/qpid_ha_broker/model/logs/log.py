@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.events.codec import LogRecord, encode_counting
@@ -17,6 +18,9 @@ from qpid_ha_broker.events.scan import durable_only, offset_after
 from qpid_ha_broker.events.types import EVERYTHING, Event, TransactionCommitted
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.logs.write_times import WriteTimes
+
+_new_tuple = tuple.__new__
+"""Makes a named tuple of a tuple at half of what calling its class costs."""
 
 DEFAULT_SET: Final = "default"
 """The name of the resource set whose log all brokers of a cluster share."""
@@ -174,6 +178,16 @@ class Log:
         if self._acknowledged:
             self.pending.append(LogRecord(lsn, event, part))
         return lsn
+
+    def append_run(self, events: Sequence[Event]) -> Sequence[int]:
+        """`append` for each of `events`: the LSNs."""
+        first = self.last_lsn + 1
+        self.last_lsn += len(events)
+        lsns = range(first, first + len(events))
+        if self._acknowledged:
+            records = zip(lsns, events, repeat(False))
+            self.pending += map(_new_tuple, repeat(LogRecord), records)
+        return lsns
 
     def append_unit(self, events: Sequence[Event]) -> list[int]:
         """Append all or none: the LSNs of `events`. What waits for the unit waits for the one after them."""

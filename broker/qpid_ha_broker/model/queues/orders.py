@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from heapq import merge
-from itertools import islice
+from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from typing import ClassVar, Final, Protocol
 
@@ -17,7 +17,7 @@ from qpid_ha_broker.model.queues.sequence import NO_LIMIT, Cursor, Entry, FreeCu
 from qpid_ha_broker.model.work import Task, emptied
 
 _entry_id = attrgetter("id")
-_number = itemgetter(0)
+_number, _priority = itemgetter(0), attrgetter("header.priority")
 
 
 class SeesReturned(Protocol):
@@ -78,12 +78,13 @@ class Order(ABC):
         """Add `entry`; returns the entry that it takes the place of, if any: the caller removes that."""
 
     @abstractmethod
-    def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
-        """Add a message that takes nobody's place, and that nobody refers to before somebody asks for it."""
+    def append_run(self, ids: Sequence[int], header: MessageHeader, bodies: Sequence[Body]) -> None:
+        """Add messages, one for each of `bodies`, that take nobody's place, and that nobody refers to before somebody
+        asks for them."""
 
     @abstractmethod
-    def remove(self, entry: Entry) -> None:
-        """Take `entry` out for good."""
+    def remove(self, entries: Iterable[Entry]) -> None:
+        """Take `entries` out for good."""
 
     @abstractmethod
     def find(self, message_id: int) -> Entry | None:
@@ -219,12 +220,13 @@ class LastValue(Fifo):
             self._superseded[displaced] = None
         return displaced
 
-    def remove(self, entry: Entry) -> None:
-        key = entry.header.key
-        if self._latest.get(key) is entry:
-            del self._latest[key]
-        self._superseded.pop(entry, None)
-        super().remove(entry)
+    def remove(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            key = entry.header.key
+            if self._latest.get(key) is entry:
+                del self._latest[key]
+            self._superseded.pop(entry, None)
+            super().remove((entry,))
 
     def prepend(self, entries: Sequence[Entry]) -> None:
         super().prepend(entries)
@@ -304,14 +306,12 @@ class ByPriority(Order):
         self.sequence_of(entry.header.priority).append(entry)
         return None
 
-    def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
-        level = self._levels[self._level_of[header.priority]]
-        if level is _NOT_MADE:
-            level = self.sequence_of(header.priority)
-        level.append_plain(message_id, header, body)
+    def append_run(self, ids: Sequence[int], header: MessageHeader, bodies: Sequence[Body]) -> None:
+        self.sequence_of(header.priority).append_run(ids, header, bodies)
 
-    def remove(self, entry: Entry) -> None:
-        self._levels[self._level_of[entry.header.priority]].remove(entry)
+    def remove(self, entries: Iterable[Entry]) -> None:
+        for priority, alike in groupby(entries, key=_priority):
+            self._levels[self._level_of[priority]].remove(alike)
 
     def find(self, message_id: int) -> Entry | None:
         return next((entry for level in self.sequences() if (entry := level.find(message_id))), None)

@@ -185,12 +185,14 @@ class QueuedMessages:
             self.schedule.wait(entry, entry.header.due_at_ms, self.count)
         return older
 
-    def add_plain(self, message_id: int, header: MessageHeader, body: bytes, size: int) -> None:
-        """`add` for a body in memory, of `size` bytes, of a message without times and key."""
-        self.count += 1
+    def add_run(self, ids: Sequence[int], header: MessageHeader, bodies: Sequence[bytes]) -> int:
+        """`add` for messages without times and key, whose `bodies` are in memory; returns their bytes."""
+        size = sum(map(len, bodies))
+        self.count += len(bodies)
         self.size += size
-        self.enqueued_total += 1
-        self._order.append_plain(message_id, header, body)
+        self.enqueued_total += len(bodies)
+        self._order.append_run(ids, header, bodies)
+        return size
 
     def prepend(self, entries: Sequence[Entry]) -> None:
         """Take in messages that are older than all that are here, by ascending id; last values displace nothing."""
@@ -219,7 +221,7 @@ class QueuedMessages:
 
     def remove(self, entries: Collection[Entry]) -> None:
         """Let messages go for good. What was said of them is for the caller to forget."""
-        groups, take_out = self.groups, self._order.remove
+        groups = self.groups
         size = acquired = 0
         for entry in entries:
             if groups is not None:
@@ -233,7 +235,7 @@ class QueuedMessages:
                 self.schedule.over(entry)
             elif holder is not None:
                 acquired += 1
-            take_out(entry)
+        self._order.remove(entries)
         self.count -= len(entries)
         self.size -= size
         self.acquired -= acquired

@@ -41,7 +41,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, repeat
 from operator import attrgetter
 from typing import Final, NamedTuple, cast
@@ -175,9 +175,13 @@ class SequenceBlock:
         self.cold = self.was_cold = self.joined = None
         self.entries, self.ids, self.headers, self.bodies = _NO_ENTRIES, _NO_IDS, _NO_HEADERS, _NO_BODIES
 
-    def begin_columns(self, message_id: int, header: MessageHeader, body: Body) -> None:
-        """Its first message, which is plain."""
-        self.ids, self.headers, self.bodies = array("Q", (message_id,)), [header], [body]
+    def extend_columns(self, ids: Sequence[int], header: MessageHeader, bodies: Sequence[Body]) -> None:
+        """More messages, which are plain."""
+        if not self.ids:  # which is the one list of all that are empty
+            self.ids, self.headers, self.bodies = array("Q"), [], []
+        self.ids.extend(ids)
+        self.headers += [header] * len(ids)
+        self.bodies += bodies
 
     def opened(self) -> list[Entry]:
         """Its entries, made now if it was closed."""
@@ -416,34 +420,36 @@ class MessageSequence:
         self.length += 1
         return None
 
-    def append_plain(self, message_id: int, header: MessageHeader, body: Body) -> None:
-        """`append` for a message that does not expire and has no key: nobody will want its entry before its turn."""
-        block = self._last
-        ids = block.ids
-        if 0 < len(ids) < BLOCK_LENGTH:
-            ids.append(message_id)
-            block.headers.append(header)
-            block.bodies.append(body)
-        elif block.is_closed or len(block.entries) >= BLOCK_LENGTH:
-            if len(block):
-                block = self._add_block(message_id)
-            block.begin_columns(message_id, header, body)
-        else:
-            block.entries.append(Entry(message_id, header, body, block))
-        block.live += 1
-        self.length += 1
+    def append_run(self, ids: Sequence[int], header: MessageHeader, bodies: Sequence[Body]) -> None:
+        """`append` for messages without times and key, one for each of `bodies`: nobody will want their entries before
+        their turn."""
+        at, count = 0, len(bodies)
+        while at < count:
+            block = self._last
+            present = len(block)
+            if present >= BLOCK_LENGTH or block.cold is not None:
+                block, present = self._add_block(ids[at]), 0
+            end = min(count, at + BLOCK_LENGTH - present)
+            if block.is_closed:
+                block.extend_columns(ids[at:end], header, bodies[at:end])
+            else:
+                block.entries += map(Entry, ids[at:end], repeat(header), bodies[at:end], repeat(block))
+            block.live += end - at
+            self.length += end - at
+            at = end
 
-    def remove(self, entry: Entry) -> None:
-        """Take `entry` out for good and let go of its body."""
-        block = entry.block
-        if block is None:
-            raise LookupError(f"message {entry.id} has left its queue")
-        entry.body = entry.block = None
-        entry.holder = GONE
-        self.length -= 1
-        block.live = live = block.live - 1
-        if live <= THIN_LENGTH:
-            self._tidy(block, live)
+    def remove(self, entries: Iterable[Entry]) -> None:
+        """Take `entries` out for good and let go of their bodies."""
+        for entry in entries:
+            block = entry.block
+            if block is None:
+                raise LookupError(f"message {entry.id} has left its queue")
+            entry.body = entry.block = None
+            entry.holder = GONE
+            self.length -= 1
+            block.live = live = block.live - 1
+            if live <= THIN_LENGTH:
+                self._tidy(block, live)
 
     def find(self, message_id: int) -> Entry | None:
         """The entry with that id, or None when it is not, or no longer, here."""

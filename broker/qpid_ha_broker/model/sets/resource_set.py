@@ -8,9 +8,10 @@ are replicated with their messages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 from qpid_ha_broker.events import types as ev
@@ -26,6 +27,7 @@ from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.sets.following import take_over_queues
+from qpid_ha_broker.model.sets.plain_arrivals import alike, take_in, take_in_records
 from qpid_ha_broker.model.sets.state import ReplayError, SetState
 from qpid_ha_broker.model.sets.strategies import Alone, ByHand, HotStandby, Replication
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
@@ -104,29 +106,15 @@ class ResourceSet:
         """Submit one event, which counts at once; returns its LSN."""
         return self.submit((event,)).lsn
 
-    def enqueue_plain(self, queue: Queue, body: bytes, durable: bool, priority: int) -> int:
-        """The short way to submit an Enqueued without times and key, for this queue alone; returns its LSN."""
-        lsn = self.log.append(_new_tuple(ev.Enqueued, (queue.ids, body, durable, priority, 0, "", 0)))
-        headers = queue.durable_headers if durable else queue.transient_headers
-        header = headers.get(priority) or queue.add_header(durable, priority)
-        size = len(body)
-        queue.messages.add_plain(lsn, header, body, size)
-        catalog = self.catalog
-        catalog.memory_bytes += size + MESSAGE_OVERHEAD
-        if queue.dispatcher.consumers:
-            catalog.awake[queue] = None
-        return lsn
-
-    def came_plain(self, queue: Queue, events: Sequence[ev.Enqueued], lsns: Sequence[int]) -> None:
-        """The short way to let Enqueued count that are without times and key, for this queue alone."""
-        total = 0
-        for lsn, (_, body, durable, priority, _, _, _) in zip(lsns, events, strict=True):
-            headers = queue.durable_headers if durable else queue.transient_headers
-            header = headers.get(priority) or queue.add_header(durable, priority)
-            size = len(body)
-            queue.messages.add_plain(lsn, header, body, size)
-            total += size + MESSAGE_OVERHEAD
-        self.catalog.memory_bytes += total
+    def enqueue_plain(self, queue: Queue, bodies: Sequence[bytes], durable: bool, priority: int) -> Sequence[int]:
+        """The short way to submit an Enqueued without times and key, for this queue alone, of each of `bodies`; returns
+        their LSNs. Each counts by itself."""
+        ids = queue.ids
+        lsns = self.log.append_run(
+            [_new_tuple(ev.Enqueued, (ids, body, durable, priority, 0, "", 0)) for body in bodies]
+        )
+        take_in(self.catalog, queue, durable, priority, lsns, bodies)
+        return lsns
 
     # What happens to messages that are at hand.
 
@@ -204,24 +192,26 @@ class ResourceSet:
 
     # --- following another broker's log
 
-    def follow(self, record: LogRecord) -> None:
-        """Do as the one who wrote `record` did: the next of its log. Raises ReplayError."""
+    def follow(self, records: Iterable[LogRecord]) -> None:
+        """Do as the one who wrote `records` did: the next of its log. Raises ReplayError, and those before it count."""
+        for header, run in groupby(records, key=alike):
+            queue = None if header is None else self.catalog.queues_by_id.get(header.queue)
+            if header is None or queue is None or self.state.open_unit:
+                for record in run:
+                    self._follow_one(record)
+            else:
+                self.log.last_lsn = take_in_records(self.catalog, queue, header, list(run))
+
+    def _follow_one(self, record: LogRecord) -> None:
         lsn, event, part = record
         state, catalog = self.state, self.catalog
-        if type(event) is ev.Enqueued and not (part or state.open_unit):
-            queues, body, durable, priority, expires_at_ms, key, due_at_ms = event
-            queue = catalog.queues_by_id.get(queues[0]) if len(queues) == 1 else None
+        if type(event) is ev.Enqueued and len(event.queues) == 1 and not (part or state.open_unit):
+            queue = catalog.queues_by_id.get(event.queues[0])
             if queue is not None:
-                size = len(body)
-                if expires_at_ms or key or due_at_ms:
-                    queue.messages.add(Entry(lsn, catalog.headers.of(event), body))
-                    if due_at_ms:
-                        catalog.timed.note_scheduled(queue)
-                else:
-                    headers = queue.durable_headers if durable else queue.transient_headers
-                    header = headers.get(priority) or queue.add_header(durable, priority)
-                    queue.messages.add_plain(lsn, header, body, size)
-                catalog.memory_bytes += size + MESSAGE_OVERHEAD
+                queue.messages.add(Entry(lsn, catalog.headers.of(event), event.payload))
+                if event.due_at_ms:
+                    catalog.timed.note_scheduled(queue)
+                catalog.memory_bytes += len(event.payload) + MESSAGE_OVERHEAD
                 if queue.dispatcher.consumers:
                     catalog.awake[queue] = None
                 self.log.last_lsn = lsn

@@ -21,8 +21,8 @@ from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import SUBMITTED, Entry, Holder, load_bodies
 from qpid_ha_broker.model.replication import is_local
-from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD
 from qpid_ha_broker.model.sets.following import check_owner, safe_name
+from qpid_ha_broker.model.sets.plain_arrivals import take_in_events
 from qpid_ha_broker.model.sets.purge import Purges, Shrinking
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.model.sets.strategies import HotStandby, check_unlocked
@@ -121,7 +121,7 @@ class Resources:
             return 0
         if queue.detects_groups and self._reader.has_group(body):
             note_groups(self.sets, queue)
-        return self.sets.holding(queue).enqueue_plain(queue, body, durable, priority)
+        return self.sets.holding(queue).enqueue_plain(queue, (body,), durable, priority)[0]
 
     def publish_to_exchange(
         self, exchange: Exchange, message: Message, key: str, now_ms: int, origin: Origin = NOBODY
@@ -552,9 +552,9 @@ def _stays(entry: Entry) -> bool:
 def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Message]) -> None:
     """The short way of `publish_numbered`, as `enqueue_plain` is that of `publish`."""
     producer, sequence = messages[-1].producer, messages[-1].sequence
-    ids, catalog, queued, state = queue.ids, resources.catalog, queue.messages, resources.replicated.state
+    ids, catalog, state = queue.ids, resources.catalog, resources.replicated.state
     # Durable, all of them: a number outlives a crash, and without its message that would be taken for there.
-    events: list[ev.Event] = [
+    events: list[ev.Enqueued] = [
         _new_tuple(ev.Enqueued, (ids, body, True, priority, 0, "", 0)) for body, _, priority, _, _, _, _ in messages
     ]
     deduplication = resources.deduplication
@@ -564,13 +564,7 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
     ]
 
     def count(lsns: Sequence[int]) -> None:
-        total = 0
-        for lsn, (body, _, priority, _, _, _, _) in zip(lsns, messages, strict=False):
-            size = len(body)
-            header = queue.durable_headers.get(priority) or queue.add_header(True, priority)
-            queued.add_plain(lsn, header, body, size)
-            total += size
-        catalog.memory_bytes += total + MESSAGE_OVERHEAD * len(messages)
+        take_in_events(catalog, queue, events, lsns)
         for lsn, advanced in zip(lsns[len(events) :], advances, strict=True):
             state.apply(lsn, advanced)
         catalog.note_arrival(queue)

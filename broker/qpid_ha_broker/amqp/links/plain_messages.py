@@ -1,0 +1,84 @@
+"""Which of the messages that come together are plain: about each of these there is nothing to decide.
+
+A plain message is whole, within the limit, in no transaction, and has a header without a time to live, neither
+annotations nor a time when it expires, and no group that its queue would have to know of. Nearly all are, and most of a
+publisher have the same header. So they come to their queue in runs, at a fraction of what each by itself would cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.engine import Transfer
+from qpid_ha_broker.amqp.wire.group_ids import (
+    MANY,
+    PROPERTIES_CODE,
+    SHORT_PROPERTIES,
+    UPTO_EXPIRY,
+    UPTO_GROUP,
+    WITHOUT_GROUP,
+)
+from qpid_ha_broker.amqp.wire.sections import Header, MessageSections
+
+Run = tuple[list[Transfer], Header | None]
+"""Transfers behind each other: plain messages with one header, or, without it, those that are not."""
+
+
+def runs_of(batch: Sequence[Transfer], sections: MessageSections, limit: int, *, detects_groups: bool) -> Iterator[Run]:
+    """All of `batch`, in order. `limit`: bytes of a message. `detects_groups`: none that is of a group is plain.
+
+    The parts of a message that came before, if there are any, are for the caller to know of.
+    """
+    read_header, transactional = sections.header, engine.TRANSACTIONAL
+    run: list[Transfer] = []
+    header: Header | None = None
+    of_run: Header | None = None
+    # What the message before begins with. No message begins with one of no beginnings.
+    head: bytes | tuple[()] = ()
+    length = 0
+    for transfer in batch:
+        _, payload, _, state = transfer
+        if not payload.startswith(head):
+            try:
+                header = read_header(payload)
+                length = header.length
+                head = payload[:length] or ()
+            except AmqpError:
+                header, head = None, ()  # whoever looks at it by itself refuses it
+            if header is not None and header.ttl_ms:
+                header = None
+        if (
+            header is not None
+            and len(payload) <= limit
+            and state != transactional
+            and (
+                (start := payload[length + 2 : length + 4]) in WITHOUT_GROUP
+                or _has_plain_properties(sections, payload, length, start, detects_groups)
+            )
+        ):
+            its_header: Header | None = header
+        else:
+            its_header = None
+        if its_header is not of_run:
+            if run:
+                yield run, of_run
+                run = []
+            of_run = its_header
+        run.append(transfer)
+    if run:
+        yield run, of_run
+
+
+def _has_plain_properties(
+    sections: MessageSections, payload: bytes, length: int, start: bytes, detects_groups: bool
+) -> bool:
+    """Whether properties come behind the header of `length` bytes, of which none makes a message other than plain.
+    `start`: how they begin, behind two bytes."""
+    fields = payload[length + 5 : length + 6] if start == SHORT_PROPERTIES else MANY
+    return (
+        start[:1] == PROPERTIES_CODE
+        and (fields <= UPTO_GROUP or not detects_groups)
+        and (fields <= UPTO_EXPIRY or not sections.absolute_expiry(payload, length))
+    )
