@@ -264,8 +264,7 @@ class Core:
         """A backup that has followed everything written so far."""
         self.read()
         backup = Resources(TextReader())
-        for record in self.records:
-            backup.replicated.follow([record])
+        backup.replicated.follow(self.records)
         return backup
 
     def check(self) -> None:

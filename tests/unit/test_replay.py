@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,7 +24,8 @@ from model_support import (
     replicated_picture,
     wants,
 )
-from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.events.codec import LogRecord
+from qpid_ha_broker.events.types import Enqueued, Scalar
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Exchange, ExchangeKind
 from qpid_ha_broker.model.queues.dispatcher import Consumer
@@ -31,6 +34,7 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.queue_arguments import Replicate
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.resources import Resources
+from qpid_ha_broker.model.sets.state import ReplayError
 from qpid_ha_broker.model.transactions.transaction import Message, Publish, Transaction
 
 SECOND = 1000
@@ -294,8 +298,7 @@ class Commands(RuleBasedStateMachine):
     @invariant()
     def who_reads_the_log_holds_the_same(self) -> None:
         self.core.read()
-        for record in self.core.records[self.read_to :]:
-            self.backup.replicated.follow([record])
+        self.backup.replicated.follow(self.core.records[self.read_to :])
         self.read_to = len(self.core.records)
         for queue in self.backup.catalog.queues.values():
             queue.messages.check_invariants()
@@ -384,6 +387,113 @@ def test_a_log_that_was_read_in_two_halves_gives_the_same_state() -> None:
     for record in core.records[half:]:
         first.replicated.follow([record])
     assert picture(first) == picture(core.replayed()) == picture(core.sets)
+
+
+plain = st.builds(message, texts, priority=priorities, durable=st.booleans())
+arrivals = st.tuples(st.integers(0, 1), st.lists(plain | numbered, min_size=1, max_size=4), st.booleans())
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    arguments=st.sampled_from(list(kinds.values())),
+    steps=st.lists(arrivals, min_size=1, max_size=8),
+    cut=st.integers(1, 7),
+)
+def test_records_that_are_followed_together_count_as_each_by_itself(
+    arguments: dict[str, Scalar], steps: list[tuple[int, list[Message], bool]], cut: int
+) -> None:
+    core, together, alone = Core(), Resources(TextReader()), Resources(TextReader())
+    core.resources.deduplication.producers = 2
+    queues = core.configuration.declare_queue("a", arguments), core.queue("b")
+    for which, sent, takes in steps:
+        for each in sent:
+            with suppress(ModelError):
+                core.publish(queues[which], each)
+        if takes:
+            core.consume(queues[which], 2)
+    core.read()
+    for at in range(0, len(core.records), cut):
+        together.replicated.follow(core.records[at : at + cut])
+    for record in core.records:
+        alone.replicated.follow([record])
+    assert together.replicated.log.last_lsn == alone.replicated.log.last_lsn == core.log.last_lsn
+    assert picture(together.sets) == picture(alone.sets) == picture(core.sets)
+
+
+def test_records_that_are_followed_together_count_up_to_the_one_that_does_not_fit() -> None:
+    core, backup = Core(), Resources(TextReader())
+    queue = core.queue("q")
+    core.publish(queue, *"abc")
+    core.read()
+    *_, last = core.records
+    nowhere = LogRecord(last.lsn + 1, Enqueued((99,), b"", True, 4, 0, ""), False)
+    behind = LogRecord(last.lsn + 2, Enqueued((queue.id,), b"d", True, 4, 0, ""), False)
+    with pytest.raises(ReplayError):
+        backup.replicated.follow([*core.records, nowhere, behind])
+    assert backup.replicated.log.last_lsn == last.lsn
+    assert picture(backup.sets) == picture(core.sets)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    arguments=st.sampled_from(list(kinds.values())),
+    runs=st.lists(st.tuples(st.lists(texts, min_size=1, max_size=5), st.booleans(), priorities), max_size=6),
+    taken=st.integers(0, 3),
+)
+def test_messages_that_come_together_are_there_as_if_each_had_come_by_itself(
+    arguments: dict[str, Scalar], runs: list[tuple[list[str], bool, int]], taken: int
+) -> None:
+    together, alone = Core(), Core()
+    seen: dict[Core, list[object]] = {together: [], alone: []}
+    for core, told in seen.items():
+        queue = core.configuration.declare_queue("q", arguments)
+        for bodies_of_run, durable, priority in runs:
+            parts = [bodies_of_run] if core is together else [[body] for body in bodies_of_run]
+            for part in parts:
+                held = core.resources.sets.holding(queue)
+                told += held.enqueue_plain(queue, [message(body).payload for body in part], durable, priority)
+            told += core.consume(queue, taken)
+    assert seen[together] == seen[alone]
+    assert together.read() == alone.read()
+    assert picture(together.sets) == picture(alone.sets)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    arguments=st.sampled_from(list(kinds.values())),
+    sent=st.lists(plain | messages, min_size=1, max_size=12),
+    asked=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60), st.integers(0, 2)), min_size=1, max_size=6),
+)
+def test_who_takes_whatever_comes_gets_what_one_gets_who_looks_at_each(
+    arguments: dict[str, Scalar], sent: list[Message], asked: list[tuple[int, int, int]]
+) -> None:
+    """Consumers that want everything are given runs; one that is asked about each message is not."""
+    quick, careful = Core(), Core()
+    seen: dict[Core, list[object]] = {quick: [], careful: []}
+    for core, told in seen.items():
+        queue = core.configuration.declare_queue("q", arguments)
+        accepts = None if core is quick else _anything
+        consumer = core.consumer(queue, accepts=accepts)
+        for each in sent:
+            with suppress(ModelError):
+                core.publish(queue, each)
+        for credit, window_bytes, back in asked:
+            core.give_credit(queue, consumer, credit, window_bytes)
+            core.hand_out()
+            entries = core.inbox(consumer)
+            told += [(entry.id, entry.body) for entry in entries]
+            told.append((consumer.credit, consumer.window_bytes))
+            consumer.credit = 0
+            if entries and back:
+                core.resources.release(queue, entries[-back:], failed=False)
+            if entries[: -back or None]:
+                core.resources.accept(queue, entries[: -back or None])
+    assert seen[quick] == seen[careful]
+    assert picture(quick.sets) == picture(careful.sets)
+
+
+def _anything(_body: bytes) -> bool:
+    return True
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,0 +1,129 @@
+"""Which messages are plain, and what goes out of them: looked at together as each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import proton
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from model_support import Core
+from qpid_ha_broker.amqp.links.plain_messages import runs_of
+from qpid_ha_broker.amqp.links.sent_payload import sent_payload, sent_payloads
+from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.engine import Delivery, Transfer
+from qpid_ha_broker.amqp.wire.group_ids import has_group
+from qpid_ha_broker.amqp.wire.sections import Header, MessageSections
+from qpid_ha_broker.model.transactions.transaction import Message
+
+SECTIONS = MessageSections()
+LIMIT = 120
+LISTS = (b"\x02\x01A", b"\x04\x02BP\x07", b"\x08\x03@@p\x00\x00\x00\x09")
+HEADERS = (b"", b"\x00SpE", *(b"\x00Sp\xc0" + fields for fields in LISTS))
+"""None, an empty one, and such with few fields: some clients leave out what is as usual."""
+BODY = b"\x00Sw\xa1\x04body"
+
+
+def encoded(**fields: object) -> bytes:
+    annotations = cast("Mapping[str, int] | None", fields.pop("annotations", None))
+    message = proton.Message("body", **fields)
+    if annotations:
+        message.annotations = {proton.symbol(name): value for name, value in annotations.items()}
+    return bytes(message.encode())
+
+
+of_clients = st.builds(
+    encoded,
+    durable=st.booleans(),
+    priority=st.sampled_from([4, 4, 9]),
+    ttl=st.sampled_from([0, 0, 0, 5]),
+    id=st.sampled_from([None, "a", 7]),
+    group_id=st.sampled_from([None, None, "g"]),
+    group_sequence=st.sampled_from([0, 3]),
+    expiry_time=st.sampled_from([0, 0, 1700]),
+    subject=st.sampled_from([None, "s"]),
+    annotations=st.sampled_from([None, None, {"x-opt-a": 1}, {"x-opt-qpid-sequence": 7}]),
+)
+by_hand = st.builds(lambda header: header + BODY, st.sampled_from(HEADERS))
+broken = st.builds(lambda payload, end: payload[:end], of_clients | by_hand, st.integers(0, 40))
+large = st.builds(lambda payload: payload + b"\x00Su\xa0" + bytes((LIMIT,)) + bytes(LIMIT), of_clients)
+payloads = by_hand | of_clients | of_clients | of_clients | broken | st.binary(max_size=12) | large
+
+
+def is_plain(payload: bytes, *, detects_groups: bool) -> bool:
+    """By looking at all that counts of one message."""
+    try:
+        header = SECTIONS.header(payload)
+        annotations = SECTIONS.annotations(payload)
+    except AmqpError:
+        return False
+    never_expires = not header.ttl_ms and not SECTIONS.absolute_expiry(payload, header.length)
+    is_of_group = detects_groups and has_group(payload)
+    return len(payload) <= LIMIT and never_expires and not annotations and not is_of_group
+
+
+def transfers_of(*sent: tuple[bytes, int] | bytes) -> list[Transfer]:
+    """Of payloads, or of payloads with what they say of their state."""
+    pairs = [(each, 0) if isinstance(each, bytes) else each for each in sent]
+    return [(cast("Delivery", at), payload, False, state) for at, (payload, state) in enumerate(pairs)]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    sent=st.lists(st.tuples(payloads, st.sampled_from([0, 0, 0, engine.TRANSACTIONAL])), max_size=10),
+    detects_groups=st.booleans(),
+)
+@example([(HEADERS[0] + BODY, 0), (HEADERS[2] + BODY, 0), (HEADERS[0] + BODY, 0), (HEADERS[1] + BODY, 0)], True)
+def test_a_run_has_the_header_that_each_of_its_messages_has_and_nothing_is_to_be_decided_about_them(
+    sent: list[tuple[bytes, int]], detects_groups: bool
+) -> None:
+    batch = transfers_of(*sent)
+    runs = list(runs_of(batch, SECTIONS, LIMIT, detects_groups=detects_groups))
+    assert [transfer for run, _ in runs for transfer in run] == batch
+    assert all(run for run, _ in runs)
+    for run, header in runs:
+        for _, payload, _, state in run:
+            if header is not None:
+                assert header == SECTIONS.header(payload)
+                assert state != engine.TRANSACTIONAL
+                assert is_plain(payload, detects_groups=detects_groups)
+
+
+def test_messages_as_clients_write_them_are_plain_and_come_in_one_run() -> None:
+    usual = [encoded(id=number, subject="s", correlation_id="c") for number in range(3)]
+    usual += [encoded(), encoded(reply_to="r", user_id=b"u")]
+    others = [encoded(durable=True), encoded(durable=True, id=7)]
+    batch = transfers_of(*usual, *others)
+    lengths = [(len(run), header is not None) for run, header in runs_of(batch, SECTIONS, LIMIT, detects_groups=True)]
+    assert lengths == [(5, True), (2, True)]
+
+
+def test_of_a_message_with_a_group_the_queue_is_told_as_long_as_it_looks_for_groups() -> None:
+    batch = transfers_of(encoded(), encoded(group_id="g"), encoded())
+    kinds: dict[bool, list[tuple[int, Header | None]]] = {}
+    for detects_groups in (True, False):
+        runs = runs_of(batch, SECTIONS, LIMIT, detects_groups=detects_groups)
+        kinds[detects_groups] = [(len(run), header) for run, header in runs]
+    assert [(count, header is None) for count, header in kinds[True]] == [(1, False), (1, True), (1, False)]
+    assert [(count, header is None) for count, header in kinds[False]] == [(3, False)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(sent=st.lists(st.tuples(by_hand | of_clients, st.booleans()), min_size=1, max_size=10), expires=st.booleans())
+@example([(HEADERS[0] + BODY, False), (HEADERS[2] + BODY, False), (HEADERS[0] + BODY, True)], False)
+def test_what_goes_out_together_is_what_each_would_be_by_itself(sent: list[tuple[bytes, bool]], expires: bool) -> None:
+    core = Core()
+    queue = core.queue("q")
+    consumer = core.consumer(queue)
+    for payload, _ in sent:
+        core.publish(queue, Message(payload, False, 4, core.now_ms + 1000 if expires else 0))
+    entries = core.take(queue, consumer)
+    for entry, (_, comes_back) in zip(entries, sent, strict=True):
+        entry.acquired_before = comes_back
+    bodies = [entry.resident_body() for entry in entries]
+    together = sent_payloads(SECTIONS, queue, entries, bodies, core.now_ms)
+    each = [sent_payload(SECTIONS, queue, entry, entry.resident_body(), core.now_ms) for entry in entries]
+    assert together == each
