@@ -39,8 +39,8 @@ def alike(record: LogRecord) -> Alike | None:
     queues, _, durable, priority, expires_at_ms, key, due_at_ms = event
     if expires_at_ms or key or due_at_ms or len(queues) != 1:
         return None
-    found: Alike = _new_tuple(Alike, (queues[0], durable, priority))
-    return found
+    common: Alike = _new_tuple(Alike, (queues[0], durable, priority))
+    return common
 
 
 def take_in(
