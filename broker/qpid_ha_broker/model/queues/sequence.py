@@ -423,7 +423,14 @@ class MessageSequence:
     def append_run(self, ids: Sequence[int], header: MessageHeader, bodies: Sequence[Body]) -> None:
         """`append` for messages without times and key, one for each of `bodies`: nobody will want their entries before
         their turn."""
-        at, count = 0, len(bodies)
+        at, count, block = 0, len(bodies), self._last
+        if 0 < len(block.ids) <= BLOCK_LENGTH - count:  # nearly always
+            block.ids.extend(ids)
+            block.headers += [header] * count
+            block.bodies += bodies
+            block.live += count
+            self.length += count
+            return
         while at < count:
             block = self._last
             present = len(block)
