@@ -22,9 +22,9 @@ from qpid_ha_broker.model.transactions.transaction import Message
 MESSAGES = 10_000
 CONSUMERS, CREDIT = 100, 20
 KINDS: dict[str, tuple[dict[str, Scalar], float]] = {
-    "plain": ({"message_groups": False}, 9.5),
-    "groups": ({}, 16.6),
-    "priorities": ({"message_groups": False, "priorities": 10}, 10.8),
+    "plain": ({"message_groups": False}, 7.6),
+    "groups": ({}, 14.7),
+    "priorities": ({"message_groups": False, "priorities": 10}, 7.7),
 }
 """By kind: the arguments of the queue, and how many calls a message may cost."""
 

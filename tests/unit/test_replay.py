@@ -363,7 +363,9 @@ class Commands(RuleBasedStateMachine):
 
 
 def may_be_given(queue: Queue, consumer: Consumer, entry: Entry) -> bool:
-    """Whether no other consumer has its group."""
+    """Whether no other consumer has its group, or is the only one that is given anything."""
+    if queue.dispatcher.has_single_taker and consumer is not queue.dispatcher.active:
+        return False
     groups, position = queue.dispatcher.groups, consumer.position
     group = None if groups is None else groups.look(entry).group
     return group is None or (isinstance(position, GroupPosition) and position.may_have(group))

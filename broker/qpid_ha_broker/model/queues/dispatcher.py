@@ -579,9 +579,8 @@ class Dispatcher:
         window = consumer.window_bytes
         entries: list[Entry] = []
         passed = 0
-        has_say = gate is not None or groups is not None or declined is not None or accepts is not None
-        is_plain = not (has_say or browsing or len(self._messages.expiries))
-        if is_plain and wanted > 1:
+        takes_any = wanted > 1 and gate is None and groups is None and accepts is None and declined is None
+        if takes_any and not (browsing or len(self._messages.expiries)):
             window = _take_runs(consumer, position, wanted, last, entries)
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
             is_covered = True
