@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model_support import Core
+from paired_engines import PairedBroker
 from qpid_ha_broker.amqp.links.plain_messages import runs_of
 from qpid_ha_broker.amqp.links.sent_payload import sent_payload, sent_payloads
 from qpid_ha_broker.amqp.wire import engine
@@ -17,6 +18,7 @@ from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Transfer
 from qpid_ha_broker.amqp.wire.group_ids import has_group
 from qpid_ha_broker.amqp.wire.sections import Header, MessageSections
+from qpid_ha_broker.events.codec import decode
 from qpid_ha_broker.model.transactions.transaction import Message
 
 SECTIONS = MessageSections()
@@ -127,3 +129,29 @@ def test_what_goes_out_together_is_what_each_would_be_by_itself(sent: list[tuple
     together = sent_payloads(SECTIONS, queue, entries, bodies, core.now_ms)
     each = [sent_payload(SECTIONS, queue, entry, entry.resident_body(), core.now_ms) for entry in entries]
     assert together == each
+
+
+@settings(max_examples=60, deadline=None)
+@given(sent=st.lists(st.tuples(of_clients | by_hand | broken, st.booleans()), min_size=1, max_size=8))
+def test_messages_that_come_in_one_piece_are_taken_or_refused_as_those_that_come_alone(
+    sent: list[tuple[bytes, bool]],
+) -> None:
+    together, alone = PairedBroker(), PairedBroker()
+    seen: dict[PairedBroker, object] = {}
+    for broker in (together, alone):
+        client = broker.connect()
+        link = client.sender("q")
+        deliveries = []
+        for payload, settled in sent:
+            delivery = client.send(link, payload)
+            if settled:
+                delivery.settle()
+            deliveries.append(delivery)
+            if broker is alone:
+                broker.settle_down()
+        broker.settle_down()
+        broker.check_invariants()
+        events = [record.event for batch in broker.batches for record in decode(batch.data).records]
+        outcomes = [(delivery.remote_state, delivery.settled) for delivery in deliveries]
+        seen[broker] = (events, outcomes, link.state, link.credit)
+    assert seen[together] == seen[alone]
