@@ -710,7 +710,7 @@ def _check_logins(settings: BrokerSettings) -> None:
             problem = f"none of {offered} can work on {address} (what can: {possible})"
             advice = "see sasl.users-db, tls.require-client-certificate, sasl.allow-anonymous"
             raise SettingsError("sasl.mechanisms", f"{problem}; {advice}")
-        ways = "set sasl.users-db (made with saslpasswd2), or sasl.allow-anonymous: true to let everybody in"
+        ways = "set sasl.users-db (qpid-ha user add --here makes it), or sasl.allow-anonymous: true to let everybody in"
         if address.is_tls:
             ways = f"set tls.ca and tls.require-client-certificate, or {ways}"
         key = "admin.amqp" if address in web_listen else "listen"

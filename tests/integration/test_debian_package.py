@@ -164,3 +164,17 @@ def test_the_compose_file_has_three_brokers_that_name_each_other() -> None:
         peers.append([(one.host, one.port) for one in settings.ha.brokers_url])
     assert len(services) == 3
     assert peers == [listening] * 3
+
+
+def test_what_catches_up_is_healthy_in_a_container_and_whether_it_is_ready_can_be_asked() -> None:
+    """The health check is about life, and not about readiness: who restarts by it may restart no backup."""
+    image = (PACKAGING / "container" / "Containerfile").read_text(encoding="utf-8")
+    (command,) = re.findall(r'^HEALTHCHECK .*CMD \["(.*)"\]$', image, re.MULTILINE)
+    assert command.split('", "') == ["qpid-ha", "ping"]
+    services = yaml.safe_load((PACKAGING / "container" / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    asked = []
+    for name, service in services.items():
+        assert service["healthcheck"]["test"] == ["CMD", "qpid-ha", "ping"]
+        (port,) = load_settings(PACKAGING / "container" / f"{name}.yaml", {}, {}).admin.listen
+        asked.append((port.host, port.port))
+    assert asked == [("127.0.0.1", 8672 + number) for number in range(3)]

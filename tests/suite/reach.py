@@ -65,7 +65,7 @@ READ: Final[Mapping[str, tuple[str, ...]]] = {
     "ocf/*": ("tests/integration/test_ocf*.py", "tests/integration/test_provisioning.py", "tests/unit/test_ocf*.py",
               "tests/lab"),
     "packaging/*": ("tests/integration/test_debian_package.py", "tests/integration/test_provisioning.py",
-                    "tests/unit/test_packaging.py"),
+                    "tests/unit/test_kubernetes_files.py", "tests/unit/test_packaging.py"),
     "rgmanager/*": ("tests/integration/test_rgmanager*.py", "tests/unit/test_rgmanager*.py"),
     "systemd/*": ("tests/integration/test_provisioning.py", "tests/integration/test_debian_package.py"),
     "vagrant/*": ("tests/integration/test_provisioning.py",),

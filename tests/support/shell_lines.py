@@ -107,10 +107,16 @@ def _in_container(words: list[str]) -> Iterator[list[str]]:
         yield from _unwrapped(words[words.index("exec") + 2 :])
 
 
+def _kubectl(words: list[str]) -> Iterator[list[str]]:
+    yield words
+    yield from _behind_dashes(words)
+
+
 _WRAPPERS: dict[str, Callable[[list[str]], Iterator[list[str]]]] = {
     "ssh": _ssh,
     "vagrant": _vagrant,
     "runuser": _behind_dashes,
     "podman-compose": _in_container,
+    "kubectl": _kubectl,
 }
 """Commands that have another one run."""

@@ -17,12 +17,21 @@ set -euo pipefail
 
 readonly replicator=replicator
 
+# Where a broker of this machine looks for its users: saslpasswd2 by itself leaves the domain out.
+realm() {
+    local name full
+    name=$(hostname)
+    full=$(hostname --fqdn 2>/dev/null || true)
+    [[ $name == *.* || $full != *.* ]] || name=$full
+    printf '%s\n' "${name,,}"
+}
+
 # Whoever may come in as the replicator may read and change everything: root's and the broker's business.
 write_secrets() {
     local new
     put_file "$etc/replicator.password" 0640 "$user" <"$keys/replicator.password" || true
     new=$(mktemp -d "$etc/sasl.XXXXXX")
-    saslpasswd2 -p -c -f "$new/users.sasldb" "$replicator" <"$keys/replicator.password" ||
+    saslpasswd2 -p -c -u "$(realm)" -f "$new/users.sasldb" "$replicator" <"$keys/replicator.password" ||
         die "saslpasswd2 could not make a user"
     chown "root:$user" "$new/users.sasldb"
     chmod 0640 "$new/users.sasldb"

@@ -4,6 +4,7 @@ Cyrus SASL (`sasl.users-db`)."""
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ def _file_option(command: Command) -> Command:
 
 
 def _realm_option(command: Command) -> Command:
-    return click.option("--realm", metavar="REALM", help="Default: this machine's name, as for the broker.")(command)
+    return click.option("--realm", metavar="REALM", help="Default: the broker's, this machine's name.")(command)
 
 
 def _password_option(command: Command) -> Command:
@@ -148,10 +149,11 @@ def _set_for_cluster(
 def _add_here(name: str, password_from: Path | None, *, replace: bool, realm: str | None, path: Path | None) -> None:
     file = _file(path)
     _check_name(name)
+    realm = realm or broker_realm()
     if not replace and file.exists() and any(_is_meant(row, name, realm) for row in _users(file)):
         raise CliFailure(f"{file} has a user {name} already: give --replace to change the password", NO)
     is_new = not file.exists()
-    _run(SETTER, "-p", "-c", "-f", str(file), *_of_realm(realm), name, stdin=_password(password_from))
+    _run(SETTER, "-p", "-c", "-f", str(file), "-u", realm, name, stdin=_password(password_from))
     if is_new:
         file.chmod(0o600)
         click.echo(f"{file} is new: let the broker's user read it, as with chown root:qpid-ha and chmod 0640", err=True)
@@ -193,7 +195,7 @@ def remove(invocation: Invocation, name: str, here: bool, realm: str | None, pat
         _say_no_cluster()
     file = _file(path)
     _check_there(file, name, realm)
-    _run(SETTER, "-d", "-f", str(file), *_of_realm(realm), name)
+    _run(SETTER, "-d", "-f", str(file), "-u", realm or broker_realm(), name)
     if any(_is_meant(row, name, realm) for row in _users(file)):
         raise CliFailure(f"{name} is there in another realm than this machine's: say which with --realm", NO)
     click.echo(f"user {name} removed")
@@ -203,8 +205,21 @@ def _is_meant(row: dict[str, str], name: str, realm: str | None) -> bool:
     return row["user"] == name and realm in (None, row["realm"])
 
 
-def _of_realm(realm: str | None) -> tuple[str, ...]:
-    return () if realm is None else ("-u", realm)
+def broker_realm() -> str:
+    """Where the broker of this machine looks for a user who names no realm.
+
+    As Cyrus SASL has it (`get_fqhostname`, in its lib/saslutil.c): the name of the machine, with its domain where its
+    addresses are known by one. `saslpasswd2` by itself takes the name without the domain, and no broker looks there.
+    """
+    name = socket.gethostname()
+    if "." not in name:
+        try:
+            addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+        except OSError:  # nobody knows the name: then Cyrus takes it as it is
+            addresses = []
+        canonical = addresses[0][3] if addresses else ""
+        name = canonical if "." in canonical else name
+    return name.lower()
 
 
 def _check_name(name: str) -> None:
