@@ -156,10 +156,9 @@ class UpgradeSoak(CrossingSoak):
                 self._findings.append(Finding(" ".join(words[:3]), text))
             self._stage.step(f"{' '.join(words[:3])}: {(done.stdout if is_taken else done.stderr).strip()}")
         if is_taken:
-            for broker in cluster.brokers:
-                cluster.wait_until(
-                    lambda broker=broker: _has_both(broker), f"{broker.name} has the setting and the user"
-                )
+            cluster.wait_until(
+                lambda: all(_has_both(broker) for broker in cluster.brokers), "all have the setting and the user"
+            )
 
     def _other_findings(self, traffic: CrossingTraffic) -> list[Finding]:
         found = []
