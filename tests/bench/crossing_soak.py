@@ -183,6 +183,7 @@ class CrossingSoak:
         show_pauses(self._stage, pauses)
         self._stage.step(account([book.audit() for book in traffic.books.of.values()]))
         self._findings += traffic.findings(self._began_s)
+        self._findings += self._other_findings(traffic)
         if text := stuck(pauses, trouble.last_disturbed_s - self._began_s):
             self._findings.append(Finding("producers", text))
         if logs.tracebacks:
@@ -195,6 +196,10 @@ class CrossingSoak:
             console.print(f"   {line}", style="bold red", markup=False, highlight=False, soft_wrap=True)
         if not lines:
             self._stage.step("all books balance")
+
+    def _other_findings(self, traffic: CrossingTraffic) -> list[Finding]:
+        """What this kind of run looks at besides."""
+        return []
 
     @staticmethod
     def _left_in(cluster: LocalCluster, trouble: CrossingTrouble, queue: str) -> str:

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from proton import Delivery, Message
-from proton.handlers import TransactionHandler
+from proton import Delivery, Message, symbol
+from proton.handlers import Release, TransactionHandler
 
 from bench.soak_report import kind_of
 from qpid_ha_client import ClientError, ConnectOptions, SessionClient, SessionLost
@@ -35,6 +35,8 @@ UNANSWERED: Final = 3
 """What a consumer with a session holds: it answers later."""
 HEARTBEAT_S: Final = 2.0
 CLOSE_S: Final = 5.0
+ANNOTATION: Final = "x-opt-looked-at"
+_ANNOTATED_EACH: Final = 10
 _LOST: Final = "the session was lost"
 SETS: Final = ("set-1", "set-2", "set-3", "set-4")
 EXCHANGE: Final = "news"
@@ -59,6 +61,8 @@ NEWS: Final = ("news-1", "news-2", "news-3")
 EXACT: Final = ("exact-1", "exact-3", "exact-default")
 WITH_SESSIONS: Final = (*EXACT, NEWS[1])
 """Queues whose consumer has a session."""
+ANNOTATED: Final = "queue-set-2"
+"""The queue whose consumer says of some messages what it thinks of them, as it gives them back."""
 EXCLUSIVE: Final = ("queue-set-1", "queue-set-3", NEWS[0], "debit", "credit")
 """Queues of one consumer at a time."""
 
@@ -275,6 +279,42 @@ class PlainConsumer(DemoConsumer):
         self._books.arrive(self.queue, message)
 
 
+class GivenBack(NamedTuple):
+    """A message that was given back with an annotation, and came again."""
+
+    given_at_s: float
+    came_at_s: float
+    has_annotation: bool
+
+
+class AnnotatingConsumer(PlainConsumer):
+    """Gives each message that has a number of a kind back once, as `modified` with an annotation."""
+
+    def __init__(self, books: Books, urls: Sequence[str], queue: str) -> None:
+        super().__init__(books, urls, queue)
+        self._given_at_s: dict[tuple[str, int], float] = {}
+        """By producer and number; infinite: it came again."""
+        self.given_back: list[GivenBack] = []
+
+    def on_message(self, event: Any) -> None:
+        """One arrived. Raises Release: it is given back."""
+        super().on_message(event)
+        number = producer_of(event.message), arrival_of(event.message).number
+        if number[1] % _ANNOTATED_EACH:
+            return
+        if number not in self._given_at_s:
+            self._given_at_s[number] = time.monotonic()
+            event.delivery.local.failed = True
+            event.delivery.local.annotations = {symbol(ANNOTATION): number[1]}
+            raise Release
+        given_at_s, self._given_at_s[number] = self._given_at_s[number], math.inf
+        if given_at_s < math.inf:
+            said = (event.message.annotations or {}).get(ANNOTATION)
+            self.given_back.append(GivenBack(given_at_s, time.monotonic(), said is not None))
+            if said not in (None, number[1]):
+                self.problems.append(f"an annotation of another message came: {said} and not {number[1]}")
+
+
 # --- clients with sessions
 
 
@@ -464,6 +504,7 @@ class CrossingTraffic:
         self._produce(PlainPublisher("parker", self._from(2), MOVED[0]), MOVED[1])
         for number, queue in enumerate(name for name in QUEUES if name != MOVED[0]):
             kind = SessionConsumer if queue in WITH_SESSIONS else PlainConsumer
+            kind = AnnotatingConsumer if queue == ANNOTATED else kind
             self.consumers.append(kind(self.books, self._from(number), queue))
 
     def _produce(self, producer: Producer, *queues: str, exactly: bool = False) -> None:
@@ -506,6 +547,12 @@ class CrossingTraffic:
         """Grows with each confirmation and arrival."""
         confirmed = sum(len(producer.ledger.confirmed_at_s) for producer in self.producers)
         return confirmed + sum(len(book.ledger.arrivals) for book in self.books.of.values())
+
+    @property
+    def given_back(self) -> list[GivenBack]:
+        """By consumers that say what they think of messages."""
+        annotating = [consumer for consumer in self.consumers if isinstance(consumer, AnnotatingConsumer)]
+        return [each for consumer in annotating for each in consumer.given_back]
 
     def problems(self) -> list[Finding]:
         """What brokers told clients, and what clients say of themselves."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admin_tool import qpid_ha
-from qpid_ha_agent.messaging.exchange import _patiently
+from qpid_ha_agent.control import Forbidden
+from qpid_ha_agent.login import Login
+from qpid_ha_agent.messaging import exchange
+from qpid_ha_agent.messaging.exchange import MessageLine, _patiently
 from qpid_ha_agent.messaging.latency import Latencies
 from qpid_ha_agent.messaging.making import (
     MakingError,
@@ -25,6 +29,7 @@ from qpid_ha_agent.messaging.making import (
     read_pairs,
 )
 from qpid_ha_agent.messaging.perf import MarkedMessage, sent_us
+from qpid_ha_config.addresses import Address
 
 times = st.integers(0, 10**12)
 
@@ -153,3 +158,21 @@ def test_who_reads_slowly_is_waited_for_and_what_goes_wrong_there_is_raised() ->
         came.extend(_patiently(lines(), breathe))
     assert came == ["a", "b"]
     assert waits
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ("", "does not let anybody without a login (give -b amqp://USER@node1:5672) in: "),
+        ("app", "does not let us in: "),
+    ],
+)
+def test_who_is_not_let_in_without_a_user_is_told_how_to_name_one(
+    monkeypatch: pytest.MonkeyPatch, user: str, said: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise proton.ProtonException("amqp:unauthorized-access: Authentication failed [mech=none]")
+
+    monkeypatch.setattr(exchange, "open_connection", refuse)
+    with pytest.raises(Forbidden, match=re.escape(said)):
+        MessageLine(Address("amqp", "node1", 5672), Login(user, "secret" if user else None), 1.0)

@@ -56,6 +56,8 @@ class MessageLine:
 
     def __init__(self, broker: Address, login: Login, timeout_s: float) -> None:
         self._broker, self._timeout_s = broker, timeout_s
+        named = str(broker).replace("://", "://USER@")
+        self._who = "us" if login.user else f"anybody without a login (give -b {named})"
         with self._told():
             self._connection = open_connection(broker, login, timeout_s, heartbeat=HEARTBEAT_S)
 
@@ -157,7 +159,7 @@ class MessageLine:
         except (proton.ProtonException, OSError) as error:
             text = str(error)
             if "unauthorized" in text or "uthentication failed" in text:
-                raise Forbidden(f"{self._broker} does not let us in: {text}") from None
+                raise Forbidden(f"{self._broker} does not let {self._who} in: {text}") from None
             raise Unreachable(f"the broker at {self._broker} cannot be reached, or was lost: {text}") from None
 
 

@@ -142,7 +142,8 @@ class Operators:
         if unknown:
             raise EarlyRefusal(
                 f"{', '.join(unknown)} has a replica of `default` and does not report to the controller: it runs a"
-                " release that knows no resource sets, so upgrade it first; or it was started just now, so try again"
+                " release that knows no resource sets, so upgrade it first; it was started just now, so try again; or"
+                " its address is not in ha.brokers-url of all the others: qpid-ha config set --brokers-url"
             )
         for name, reported in sorted(ctx.reports.brokers.items()):
             _, uuid, _, address, clients_url, zone, version = reported.identity

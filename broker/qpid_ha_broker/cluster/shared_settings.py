@@ -88,7 +88,10 @@ class SharedSettings:
         reports = self._ctx.reports
         silent = sorted(reports.backups_of_default() - reports.brokers.keys())
         if silent:
-            raise EarlyRefusal(f"{', '.join(silent)} does not report to the controller: is it just starting?")
+            raise EarlyRefusal(
+                f"{', '.join(silent)} does not report to the controller: is it just starting, or is its address not in"
+                " ha.brokers-url of all the others?"
+            )
         older = sorted(name for name, broker in reports.brokers.items() if not reads(broker))
         if older:
             raise ClusterRefusal(
