@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,6 +28,7 @@ from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.amqp_upgrade import PATH, AmqpUpgrade
+from qpid_ha_broker.server.http.diagnoses import Diagnoses
 from qpid_ha_broker.server.http.figure_looks import FigureLooks
 from qpid_ha_broker.server.http.figure_pages import FigurePages
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
@@ -98,11 +100,13 @@ class AdminPort:
         self._looks = FigureLooks(broker, self._source.confirms)
         self._looks.when_loaded = self._tell_others
         self._figure_pages = FigurePages(broker, self._looks)
+        self._diagnoses = Diagnoses(broker)
         looking = ("GET", "HEAD")
         self._pages: dict[str, Page] = {
             "/events": Page(("GET",), self._events),
-            "/queues": Page(("GET",), self._figures("/queues")),
-            "/charts": Page(("GET",), self._figures("/charts")),
+            "/queues": Page(("GET",), self._for_viewers(partial(self._figure_pages.answer, "/queues"))),
+            "/charts": Page(("GET",), self._for_viewers(partial(self._figure_pages.answer, "/charts"))),
+            "/findings": Page(("GET",), self._for_viewers(self._diagnoses.answer)),
             "/rpc": Page(("POST",), self._rpc),
             "/metrics": Page(looking, self._metrics),
             "/live": Page(looking, self._health(health.is_live)),
@@ -138,6 +142,7 @@ class AdminPort:
         self._source.stop()
         self._news.stop()
         self._looks.stop()
+        self._diagnoses.stop()
         await self._connections.close()
 
     # --- every request
@@ -332,13 +337,13 @@ class AdminPort:
             self._news.leave(listener)
         return response
 
-    def _figures(self, path: str) -> Handler:
+    def _for_viewers(self, answer: Callable[[Mapping[str, str]], Awaitable[Mapping[str, object]]]) -> Handler:
         async def handler(request: web.BaseRequest) -> web.StreamResponse:
             _check_same_site(request)
             entry = await self._authorize(request, TokenRole.VIEWER)
             self._take_slot(entry)
             try:
-                return _json(200, await self._figure_pages.answer(path, request.query))
+                return _json(200, await answer(request.query))
             finally:
                 self._slots.give_back(entry.name)
 

@@ -1,4 +1,4 @@
-// A list of what is wrong: [{severity: "bad" | "warning" | "fine", text, help, command}].
+// A list of what is wrong: [{severity: "bad" | "warning" | "notice", text, help, commands}].
 
 import { announce, el } from "./dom.js";
 
@@ -7,7 +7,7 @@ export function showWrongs(list, wrongs) {
   if (list.shownId === id) return;
   list.shownId = id;
   list.replaceChildren(...wrongs.map((line) => el("li", { class: `wrong ${line.severity === "bad" ? "" : line.severity}` },
-    el("p", {}, line.text), line.help ? el("p", { class: "quiet" }, line.help) : null, line.command ? commandLine(line.command) : null)));
+    el("p", {}, line.text), line.help ? el("p", { class: "quiet" }, line.help) : null, ...(line.commands ?? []).map(commandLine))));
 }
 
 function commandLine(command) {
