@@ -90,7 +90,8 @@ export class ClusterView {
     for (const row of brokers) if (row.name && row.address) this.#names.set(row.address, row.name);
     const named = brokers.map((row) => ({ ...row, name: row.name ?? this.#names.get(row.address) }));
     const rows = rowsOf(status, named.length ? named : [status], backups, facts, ownLag);
-    this.#announce(rows);
+    const said = [...this.#changes(rows), ...this.#newFindings(found)];
+    if (said.length) announce(said.join(". ")); // at once: another text would take the place of the first
     this.#seen = { status, brokers: rows, backups, sets };
     this.#showFindings(found);
     this.#show(status, rows, backups, sets);
@@ -103,10 +104,19 @@ export class ClusterView {
     return broker.call("query", { all: true }).catch(onlyRefused);
   }
 
-  #announce(rows) {
+  #changes(rows) {
     const before = new Map(this.#seen.brokers.map((row) => [row.name ?? row.address, row.state]));
-    const changes = rows.filter((row) => before.size && before.get(row.name ?? row.address) !== row.state);
-    if (changes.length) announce(changes.map((row) => `${row.name ?? row.address} is ${row.state}`).join(", "));
+    const changed = rows.filter((row) => before.size && before.get(row.name ?? row.address) !== row.state);
+    return changed.map((row) => `${row.name ?? row.address} is ${row.state}`);
+  }
+
+  #newFindings(found) {
+    if (found.problem) return [];
+    const before = this.#found;
+    this.#found = new Set(found.findings.map((one) => `${one.key} ${one.about}`));
+    const fresh = found.findings.filter((one) => before && !before.has(`${one.key} ${one.about}`));
+    if (fresh.length) return fresh.map((one) => `${one.severity}: ${one.text}`);
+    return before?.size && !found.findings.length ? ["Nothing found any more"] : [];
   }
 
   #show(status, rows, backups, sets) {
@@ -125,21 +135,12 @@ export class ClusterView {
     }
     showWrongs(this.wrongs, wrongsOf(found));
     setText(this.looked, lookedText(found, clock(found.at_ms)));
-    this.#announceFindings(found.findings);
     const lines = found.not_looked_at.map(({ what, why }) => `${what}: ${why}`);
     if (this.notLooked.shownId !== JSON.stringify(lines)) {
       this.notLooked.shownId = JSON.stringify(lines);
       this.notLooked.replaceChildren(...lines.map((line) => el("li", {}, line)));
     }
     show(this.notLookedPart, lines.length > 0);
-  }
-
-  #announceFindings(findings) {
-    const before = this.#found;
-    this.#found = new Set(findings.map((one) => `${one.key} ${one.about}`));
-    const fresh = findings.filter((one) => before && !before.has(`${one.key} ${one.about}`));
-    if (fresh.length) announce(fresh.map((one) => `${one.severity}: ${one.text}`).join(". "));
-    else if (before?.size && !findings.length) announce("Nothing found any more.");
   }
 
   #showSummary(status, rows, backups) {

@@ -50,8 +50,25 @@ part("login-form").addEventListener("submit", (event) => {
   logIn();
 });
 
+part("password-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const password = part("password").value;
+  part("password").value = "";
+  part("password-login").disabled = true;
+  setText(part("login-problem"), "");
+  try {
+    await broker.logIn(part("user").value.trim(), password);
+    logIn();
+  } catch (error) {
+    setText(part("login-problem"), error.message);
+    part("password").focus();
+  } finally {
+    part("password-login").disabled = false;
+  }
+});
+
 part("logout").addEventListener("click", () => {
-  broker.forgetToken();
+  broker.logOut();
   askForToken();
 });
 
@@ -77,7 +94,7 @@ function onEvent(kind, facts) {
     document.querySelector("nav").hidden = false;
     show(part("logout"), true);
     setText(part("broker-name"), facts.broker);
-    setText(part("who"), `${facts.token} (${facts.role})`);
+    setText(part("who"), facts.by === "user" ? facts.token : `${facts.token} (${facts.role})`);
     setText(part("stream"), "live");
     if (view.current === null) showView();
     else due(true);
