@@ -19,7 +19,7 @@ from blocking_client import BlockingClient
 from chromium import Chromium
 from http_port import write_tokens
 from qpid_ha_broker.access.scram import UserLogin
-from qpid_ha_config.tokens import TokenRole
+from qpid_ha_config.tokens import TokenRole, token_digest
 from qpid_ha_demo.cluster import LocalBroker
 from running_cluster import RunningCluster
 
@@ -193,6 +193,59 @@ def test_a_user_logs_in_by_his_password_and_out_again(site: Site) -> None:
     assert page.evaluate("sessionStorage.length") == 0
     assert password not in "".join(broker.log() for broker in site.cluster.brokers)
     primary.ask("users", action="remove", name="olga")
+
+
+def test_an_administrator_adds_a_user_and_a_token_that_are_let_in_and_removes_them(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    password = "not committed anywhere else ä"
+    site.log_in(primary, VIEWER)
+    site.go("users")
+    page.wait_text("users list takes operator")
+    site.log_in(primary, OPERATOR)
+    site.go("users")
+    page.wait_text("0 users and 0 tokens of the cluster")
+    assert page.evaluate("document.querySelector('#add-user').disabled")
+    site.log_in(primary, TokenRole.ADMIN)
+    site.go("users")
+    page.wait("!document.querySelector('#add-user')?.disabled")
+    page.click("#add-user")
+    for text in ("olga", password):
+        page.type(text)
+        page.press("Tab")
+    page.type("another")
+    page.press("Enter")
+    page.wait_text("the two passwords are not the same")
+    page.evaluate(
+        "document.querySelector('dialog [name=again]').value = document.querySelector('dialog [name=password]').value"
+    )
+    assert accessibility_problems(page) == []
+    page.click("dialog button[type=submit]")
+    site.close_done("The user olga was added")
+    (kept,) = primary.ask("users", action="export")["answer"]
+    assert all(verifier.knows(password) for verifier in UserLogin.read("olga", kept["verifiers"]).verifiers)
+    page.click("#add-token")
+    page.type("scraper")
+    page.press("Enter")
+    page.wait("document.querySelector('dialog .command code') !== null")
+    token = page.evaluate("document.querySelector('dialog .command code').textContent")
+    (entry,) = primary.ask("tokens", action="export")["answer"]
+    assert entry == {"name": "scraper", "role": "viewer", "digest": token_digest(token)}
+    assert token not in page.evaluate("document.querySelector('#announce').textContent")
+    page.resize(400, 860)
+    assert page.evaluate(NO_SCROLLING)
+    assert accessibility_problems(page) == []
+    site.close_done("The token scraper was added")
+    page.wait_text("1 user and 1 token of the cluster")
+    assert page.evaluate("document.querySelector('dialog').childElementCount") == 0
+    page.screenshot(SHOTS / "users.png")
+    assert page.evaluate(NO_SCROLLING)
+    for name, left in (("user olga", "0 users and 1 token"), ("token scraper", "0 users and 0 tokens")):
+        page.click(f"button[aria-label='Remove the {name}']")
+        page.press("Tab")
+        page.press("Enter")
+        site.close_done(f"The {name} was removed")
+        page.wait_text(f"{left} of the cluster")
+    assert password not in "".join(broker.log() for broker in site.cluster.brokers)
 
 
 def test_the_list_of_queues_is_sorted_filtered_and_made_of_what_is_in_sight(site: Site) -> None:
@@ -611,6 +664,7 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
             ("sessions", "sessions of clients"),
             ("remote-nodes", "outside of this cluster"),
             ("settings", "By default"),
+            ("users", "of the cluster"),
             ("exchanges", "amq.topic"),
             ("exchange/amq.topic", "Kind: topic."),
             ("connections", "of all kinds"),

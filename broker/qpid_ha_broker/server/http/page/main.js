@@ -12,6 +12,7 @@ import { SettingsView } from "./settings.js";
 import { stateKind } from "./problems.js";
 import { QueueView } from "./queue.js";
 import { QueuesView } from "./queues.js";
+import { UsersView } from "./users.js";
 
 const NEWS_SETTLE_MS = 100;
 const RETRY_MS = 2000;
@@ -131,7 +132,7 @@ function showState(state) {
 
 const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView(), queues: () => new QueuesView(), history: () => new HistoryView(),
   connections: () => new ConnectionsView(),
-  sessions: () => new SessionsView(), "remote-nodes": () => new RemoteNodesView(), settings: () => new SettingsView(),
+  sessions: () => new SessionsView(), "remote-nodes": () => new RemoteNodesView(), settings: () => new SettingsView(), users: () => new UsersView(),
   exchanges: () => new ExchangesView(), exchange: (name) => new ExchangeView(name),
   queue: (name, address) => new QueueView(name, address) };
 
