@@ -60,6 +60,15 @@ REPLACING = """(() => {
     };
 })()"""
 """Has the page see groups in what its broker answers."""
+ANSWERING = """(() => {
+    const given = GIVEN, real = window.fetch;
+    window.fetch = async (path, options) => {
+        const method = options?.body ? JSON.parse(options.body).method : "";
+        const answer = { jsonrpc: "2.0", id: 1, result: given };
+        return method === "connections" ? new Response(JSON.stringify(answer)) : real(path, options);
+    };
+})()"""
+"""Has the page get these connections."""
 CHARTS = "[...document.querySelectorAll('figure.chart')]"
 ROWS = "[...document.querySelectorAll('tbody tr')].map((row) => row.innerText)"
 NOTHING_ELSE = (
@@ -403,6 +412,31 @@ def test_connections_show_what_their_links_wait_for_and_an_operator_closes_one(s
     page.wait("!document.body.innerText.includes('no credit')")
     with suppress(ProtonException):  # it was closed
         client.connection.close()
+
+
+def test_a_proxy_is_shown_with_the_brokers_to_which_it_relays(site: Site) -> None:
+    """The page as it reads what a proxy says: these brokers relay nothing."""
+    page = site.page
+    site.log_in(site.cluster.the_primary(), VIEWER)
+    link = {"direction": "out", "node": "orders", "credit": 1, "unsettled": 0, "waits_for": "no message"}
+    far = {**link, "relayed_to": "node1"}
+    row = {"user": "olga", "address": "192.0.2.9:7", "container": "c", "kind": "client", "since_ms": 1, "unsettled": 0}
+    connections = [
+        {**row, "broker": "node2", "id": 1, "links": [far, {**far, "waits_for": "the primary"}]},
+        {**row, "broker": "node2", "id": 2, "links": [far, link]},
+        {**row, "broker": "node1", "id": 3, "links": [{**link, "relayed_for": "olga at 192.0.2.9:7"}]},
+    ]
+    given = json.dumps({"connections": connections, "silent": []})
+    page.evaluate(ANSWERING.replace("GIVEN", given))
+    site.go("connections")
+    page.wait_text("Brokers whose clients are served by others")
+    table = "[...document.querySelectorAll('table')].find((one) => one.caption.textContent === 'Proxies')"
+    shown = page.evaluate(f"[...{table}.querySelectorAll('tbody td')].map((one) => one.textContent)")
+    assert shown == ["node2", "node1", "2", "3", "1"]
+    assert "for olga at 192.0.2.9:7" in page.text()
+    assert accessibility_problems(page) == []
+    page.resize(400, 860)
+    assert page.evaluate(NO_SCROLLING)
 
 
 def test_a_queue_is_purged_once_that_is_confirmed(site: Site) -> None:
