@@ -414,6 +414,32 @@ def test_connections_show_what_their_links_wait_for_and_an_operator_closes_one(s
         client.connection.close()
 
 
+def test_an_operator_sees_what_a_file_of_definitions_would_do_and_has_it_done(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    site.log_in(primary, OPERATOR)
+    site.go("definitions")
+    page.click("#dry-run")
+    page.wait_text("choose a file first")
+    for queues, text in (
+        ([{"name": "defined"}, {"name": "orders.7", "arguments": {"qpid.max_count": 5}}], "nothing can be done"),
+        ([{"name": "defined"}, {"name": "orders.7"}], "1 to do, 1 there as defined."),
+    ):
+        file = json.dumps(json.dumps({"format": 1, "queues": queues}))
+        page.evaluate(f"""(() => {{ const given = new DataTransfer(); given.items.add(new File([{file}], 'x.json'));
+            const input = document.querySelector('#definitions-file'); input.files = given.files;
+            input.dispatchEvent(new Event('change')); }})()""")
+        page.click("#dry-run")
+        page.wait_text(text)
+        page.screenshot(SHOTS / "definitions.png")
+        assert accessibility_problems(page) == []
+    assert "defined" not in [row["name"] for row in primary.ask("queues", action="list")["answer"]]
+    page.click("#apply")
+    page.press("Tab")
+    page.press("Enter")
+    site.close_done("1 definition imported.")
+    primary.ask("queues", action="delete", name="defined")
+
+
 def test_a_proxy_is_shown_with_the_brokers_to_which_it_relays(site: Site) -> None:
     """The page as it reads what a proxy says: these brokers relay nothing."""
     page = site.page
@@ -699,6 +725,7 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
             ("remote-nodes", "outside of this cluster"),
             ("settings", "By default"),
             ("users", "of the cluster"),
+            ("definitions", "Nothing is ever deleted."),
             ("exchanges", "amq.topic"),
             ("exchange/amq.topic", "Kind: topic."),
             ("connections", "of all kinds"),

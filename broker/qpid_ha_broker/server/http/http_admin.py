@@ -28,6 +28,7 @@ from qpid_ha_broker.metrics.families import BROKER
 from qpid_ha_broker.server.clients.client_protocol import peer_name
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.amqp_upgrade import PATH, AmqpUpgrade
+from qpid_ha_broker.server.http.definition_pages import DefinitionPages
 from qpid_ha_broker.server.http.diagnoses import Diagnoses
 from qpid_ha_broker.server.http.figure_looks import FigureLooks
 from qpid_ha_broker.server.http.figure_pages import FigurePages
@@ -102,9 +103,11 @@ class AdminPort:
         self._looks.when_loaded = self._tell_others
         self._figure_pages = FigurePages(broker, self._looks)
         self._diagnoses = Diagnoses(broker)
+        self._definitions = DefinitionPages(broker)
         looking = ("GET", "HEAD")
         self._pages: dict[str, Page] = {
             "/events": Page(("GET",), self._events),
+            "/definitions": Page(("GET", "POST"), self._defined),
             "/queues": Page(("GET",), self._for_viewers(partial(self._figure_pages.answer, "/queues"))),
             "/charts": Page(("GET",), self._for_viewers(partial(self._figure_pages.answer, "/charts"))),
             "/findings": Page(("GET",), self._for_viewers(self._diagnoses.answer)),
@@ -370,6 +373,19 @@ class AdminPort:
 
         return handler
 
+    async def _defined(self, request: web.BaseRequest) -> web.StreamResponse:
+        """All that is defined; to POST, what a file would make of it."""
+        _check_same_site(request)
+        caller = await self._authorize(request, TokenRole.OPERATOR if request.method == "POST" else TokenRole.VIEWER)
+        wanted = _file_in(await _json_body(request)) if request.method == "POST" else None
+        self._take_slot(caller)
+        try:
+            if wanted is None:
+                return _json(200, await self._definitions.export())
+            return _json(200, await self._definitions.plan(wanted[0], update=wanted[1]))
+        finally:
+            self._slots.give_back(caller.slots)
+
     def _tell_others(self) -> None:
         self._broker.membership.default.links.page_asked = self._figure_pages.asked
 
@@ -474,6 +490,19 @@ def _login_in(body: bytes) -> tuple[str, str]:
     if not isinstance(user, str) or not isinstance(password, str) or len(user) > USER_LENGTH_MAX:
         raise HttpRefusal(400, "a login is an object with user and password, which are texts")
     return user, password
+
+
+def _file_in(body: bytes) -> tuple[str, bool]:
+    """The text of a file with definitions, and whether what is there may be changed. Raises HttpRefusal."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        asked = None
+    given = asked if isinstance(asked, dict) and set(asked) == {"text", "update"} else {}
+    text, update = given.get("text"), given.get("update")
+    if not isinstance(text, str) or not isinstance(update, bool):
+        raise HttpRefusal(400, "send an object with text, that of the file, and update, true or false")
+    return text, update
 
 
 async def _json_body(request: web.BaseRequest) -> bytes:

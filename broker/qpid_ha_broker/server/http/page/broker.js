@@ -68,6 +68,10 @@ export async function get(path, params = {}) {
   return read(await send(query ? `${path}?${query}` : path));
 }
 
+export async function post(path, document) {
+  return read(await send(path, { method: "POST", body: JSON.stringify(document), headers: { "Content-Type": "application/json" } }));
+}
+
 /** The result of a method of JSON-RPC. Throws Refused with the broker's own words, Unreachable. */
 export async function call(method, params = {}) {
   const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method, params });

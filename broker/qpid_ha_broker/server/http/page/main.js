@@ -4,6 +4,7 @@ import * as broker from "./broker.js";
 import { ChartsView } from "./charts.js";
 import { ClusterView } from "./cluster.js";
 import { ConnectionsView } from "./connections.js";
+import { DefinitionsView } from "./definitions.js";
 import { announce, el, setText, show, time } from "./dom.js";
 import { ExchangesView, ExchangeView } from "./exchanges.js";
 import { HistoryView } from "./history.js";
@@ -133,6 +134,7 @@ function showState(state) {
 const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView(), queues: () => new QueuesView(), history: () => new HistoryView(),
   connections: () => new ConnectionsView(),
   sessions: () => new SessionsView(), "remote-nodes": () => new RemoteNodesView(), settings: () => new SettingsView(), users: () => new UsersView(),
+  definitions: () => new DefinitionsView(),
   exchanges: () => new ExchangesView(), exchange: (name) => new ExchangeView(name),
   queue: (name, address) => new QueueView(name, address) };
 
