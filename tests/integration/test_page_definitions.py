@@ -33,6 +33,7 @@ async def test_what_is_exported_makes_another_broker_the_same_and_the_same_again
         pages = DefinitionPages(other.broker)
         plan: dict[str, Any] = dict(await pages.plan(json.dumps(exported), update=False))
         assert [step["thing"].split()[0] for step in plan["steps"]] == ["topic", "queue", "binding"]
+        assert plan["conflicts"] == []
         assert await other.ask("queues", action="list") == []
         await carry_out(other, plan)
         assert dict(await pages.export()) == exported
@@ -56,6 +57,7 @@ async def test_what_cannot_be_had_is_told_and_users_are_left_out(tmp_path: Path)
         plan: dict[str, Any] = dict(await pages.plan(json.dumps(file), update=False))
         assert {conflict["thing"] for conflict in plan["conflicts"]} == {"queue orders", "queue wrong"}
         assert plan["left_out"] == 1
+        assert {step["method"] for step in plan["steps"]} == {"queues"}
         updated: dict[str, Any] = dict(await pages.plan(json.dumps(file), update=True))
         assert {conflict["thing"] for conflict in updated["conflicts"]} == {"queue wrong"}
         for text in ("format: 1\nqueue: []\n", "- x", "format: 2"):

@@ -7,13 +7,12 @@ asks, the audit log and other brokers are as for a command.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator, Mapping
-from inspect import isawaitable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qpid_ha_broker.server.control.control import METHOD_NOT_FOUND, ControlError
+from qpid_ha_broker.server.http.own_methods import ask_own
 from qpid_ha_broker.server.http.refusals import RETRY, HttpRefusal
-from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_config.errors import ConfigError
 
 if TYPE_CHECKING:  # with PyYAML, which who has no page does without
@@ -48,7 +47,7 @@ class DefinitionPages:
             for step in plan.steps:
                 if step.method == "queues" and step.action == "create":
                     try:
-                        await self._ask("queues", **{**step.params, "action": "check"})
+                        await ask_own(self._broker, "queues", **{**step.params, "action": "check"})
                     except ControlError as error:
                         conflicts.append({"thing": step.thing, "problem": error.message})
         steps = [
@@ -63,27 +62,21 @@ class DefinitionPages:
 
         if not self._broker.is_loaded:
             raise HttpRefusal(503, "the broker loads its store yet: try again", RETRY)
-        queues, exchanges = await self._ask("queues", action="list"), await self._ask("exchanges", action="list")
+        queues, exchanges = (
+            await ask_own(self._broker, "queues", action="list"),
+            await ask_own(self._broker, "exchanges", action="list"),
+        )
         sets: Any = ()
         policies: Any = ()
         settings: Any = ()
         try:
-            sets = await self._ask("sets", action="list")
-            policies = await self._ask("replicas", action="list-policies")
-            settings = await self._ask("settings", action="list")
+            sets = await ask_own(self._broker, "sets", action="list")
+            policies = await ask_own(self._broker, "replicas", action="list-policies")
+            settings = await ask_own(self._broker, "settings", action="list")
         except ControlError as error:
             if error.code != METHOD_NOT_FOUND:  # else a standalone broker, which has none
                 raise HttpRefusal(503, error.message, RETRY) from None
         return await asyncio.to_thread(definitions_of, queues, exchanges, sets, policies, settings)
-
-    async def _ask(self, method: str, **params: object) -> Any:
-        """What this broker's method says. Raises ControlError."""
-        carry_out = self._broker.control.methods.get(method)
-        if carry_out is None:
-            raise ControlError(METHOD_NOT_FOUND, f"there is no method {method} here")
-        result = carry_out(params)
-        answer = await result if isawaitable(result) else result
-        return await in_slices(_rows(answer)) if isinstance(answer, Iterator) else answer
 
 
 def _planned(there: Definitions, text: str, update: bool) -> tuple[ImportPlan, int]:
@@ -94,13 +87,3 @@ def _planned(there: Definitions, text: str, update: bool) -> tuple[ImportPlan, i
     wanted = read_definitions("the file", text)
     left_out = len(wanted.users) + len(wanted.tokens)
     return plan_import(there, wanted.without_users, update=update), left_out
-
-
-def _rows(answer: Iterator[object]) -> Generator[None, None, list[object]]:
-    rows = []
-    for row in answer:
-        if isinstance(row, dict):
-            row = {name: list(value) if isinstance(value, Iterator) else value for name, value in row.items()}
-        rows.append(row)
-        yield
-    return rows

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,8 +18,9 @@ from qpid_ha_broker.diagnosis.checks import diagnose
 from qpid_ha_broker.diagnosis.facts import CoordinatorState, DiagnosisFacts, LocalProcess, MachineState, QueueState
 from qpid_ha_broker.diagnosis.machine_looks import CERTIFICATES, look_at_certificates, with_disk
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.server.control.control import ControlError
+from qpid_ha_broker.server.control.control import METHOD_NOT_FOUND, ControlError
 from qpid_ha_broker.server.http.figure_looks import PROCESS_LIMIT_S
+from qpid_ha_broker.server.http.own_methods import ask_own
 from qpid_ha_broker.server.http.refusals import RETRY, HttpRefusal
 from qpid_ha_broker.server.runtime.daemon_threads import DAEMON_THREADS
 from qpid_ha_broker.server.runtime.slices import in_slices
@@ -141,17 +141,12 @@ class Diagnoses:
     # --- asking
 
     async def _ask(self, answers: BrokerAnswers, name: str, method: str, **params: object) -> None:
-        """Put what this broker's method says into `answers`."""
-        carry_out = self._broker.control.methods.get(method)
-        if carry_out is None:
-            return
+        """Put what this broker's method says into `answers`; one that it has not in no cluster says nothing."""
         try:
-            result = carry_out(params)
-            answer = await result if isawaitable(result) else result
+            answers.answers[name] = await ask_own(self._broker, method, **params)
         except ControlError as error:
-            answers.refused[name] = error.message
-            return
-        answers.answers[name] = await in_slices(_rows(answer)) if isinstance(answer, Iterator) else answer
+            if error.code != METHOD_NOT_FOUND:
+                answers.refused[name] = error.message
 
     async def _look_seldom(self, before: SeldomLooks | None, is_standalone: bool) -> SeldomLooks:
         at_s, part, query = self._clock(), self._part(), BrokerAnswers("")
@@ -191,14 +186,6 @@ def look_at_machine(settings: BrokerSettings, state: MachineState) -> tuple[Mach
     paths = {key: Path(str(path)) for key in CERTIFICATES if (path := settings.get(key)) is not None}
     look = look_at_certificates(paths)
     return replace(state, certificates=look.ends), {**problems, **look.problems}
-
-
-def _rows(answer: Iterator[object]) -> Generator[None, None, list[object]]:
-    rows = []
-    for row in answer:
-        rows.append(row)
-        yield
-    return rows
 
 
 def _led_queues(broker: Broker, before: Mapping[str, int]) -> Generator[None, None, tuple[QueueState, ...]]:
