@@ -12,8 +12,8 @@ from qpid_ha_broker.server.control.audited_requests import audited_request
 from qpid_ha_config.tokens import TokenRole
 
 PATHS: Final = (
-    "/", "/charts", "/events", "/queues", "/rpc", "/metrics", "/live", "/ready", "/primary", "/replica", "/in-sync",
-    "/page/page.css", "/page/main.js", "/page/broker.js", "/amqp",
+    "/", "/charts", "/definitions", "/events", "/findings", "/queues", "/rpc", "/metrics", "/live", "/login", "/logout",
+    "/ready", "/primary", "/replica", "/in-sync", "/page/page.css", "/page/main.js", "/page/broker.js", "/amqp",
 )  # fmt: skip
 PUBLIC: Final = frozenset({"/live", "/ready", "/primary", "/replica", "/in-sync", "/"})
 """What is answered without a token, with all below /page/."""
@@ -21,6 +21,7 @@ OF_ROLES: Final[Mapping[str, TokenRole]] = {
     "/metrics": TokenRole.METRICS,
     "/rpc": TokenRole.VIEWER,
     "/charts": TokenRole.VIEWER,
+    "/findings": TokenRole.VIEWER,
     "/queues": TokenRole.VIEWER,
     "/events": TokenRole.VIEWER,
 }

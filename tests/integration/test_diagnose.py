@@ -16,8 +16,8 @@ import pytest
 from admin_tool import qpid_ha
 from certificate_authority import Authority
 from control_broker import ControlBroker, answering
-from qpid_ha_agent.diagnosis.facts import LocalProcess, Supervisor
 from qpid_ha_agent.diagnosis.machine import LookedAt, look_at_machine, read_written
+from qpid_ha_broker.diagnosis.facts import LocalProcess, Supervisor
 from qpid_ha_config.certificates import CertificateError, validities
 from running_cluster import RunningCluster
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from qpid_ha_agent.activation import (
+from qpid_ha_broker.coordination.changes import LONGEST_BYTES, MOST_CHANGES, RecordChange, read_changes, with_change
+from qpid_ha_broker.coordination.coordinator import LONGEST_NOTE_BYTES
+from qpid_ha_broker.diagnosis.activation import (
     ActivationFacts,
     Assessment,
     RunningBroker,
@@ -16,8 +18,6 @@ from qpid_ha_agent.activation import (
     record_of,
     with_record,
 )
-from qpid_ha_broker.coordination.changes import LONGEST_BYTES, MOST_CHANGES, RecordChange, read_changes, with_change
-from qpid_ha_broker.coordination.coordinator import LONGEST_NOTE_BYTES
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import GenerationEntry, StoreOrigin
 from qpid_ha_broker.ha.states import State

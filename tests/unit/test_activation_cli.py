@@ -13,13 +13,13 @@ import yaml
 from click.testing import CliRunner, Result
 
 from qpid_ha_agent import store_sources
-from qpid_ha_agent.activation import RunningBroker
 from qpid_ha_agent.cli import activation as activation_cli
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_agent.cli.invocation import Invocation
 from qpid_ha_agent.store_sources import SourceError, facts_of_source
 from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
 from qpid_ha_broker.coordination.file import FileCoordinator
+from qpid_ha_broker.diagnosis.activation import RunningBroker
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import StoreOrigin
 from qpid_ha_broker.ha.states import State

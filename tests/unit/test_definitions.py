@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qpid_ha_agent.cli.output import yaml_text
-from qpid_ha_agent.definitions.document import (
+from qpid_ha_broker.definitions.document import (
     BindingDefinition,
     Definitions,
     ExchangeDefinition,
@@ -23,8 +23,8 @@ from qpid_ha_agent.definitions.document import (
     definitions_of,
     read_definitions,
 )
-from qpid_ha_agent.definitions.plan import ImportPlan, plan_import
-from qpid_ha_agent.definitions.rabbitmq import read_rabbitmq
+from qpid_ha_broker.definitions.plan import ImportPlan, plan_import
+from qpid_ha_broker.definitions.rabbitmq import read_rabbitmq
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.users import make_user
 

@@ -24,6 +24,8 @@ STORE = "qpid_ha_broker.store"
 HISTORY = ("qpid_ha_broker.ha.history", "qpid_ha_broker.ha.frames")  # where two logs part, and of what that is said
 RECORD = "qpid_ha_broker.ha.cluster_record"  # one value: what a coordinator remembers, to judge stores beside it
 VERSION = "qpid_ha_broker.__version__"
+DEFINITIONS = "qpid_ha_broker.definitions"  # what is set up in a cluster, as a file
+DIAGNOSIS = "qpid_ha_broker.diagnosis"  # what is wrong, by what is told
 AMQP, SERVER = "qpid_ha_broker.amqp", "qpid_ha_broker.server"
 AGENT = "qpid_ha_agent"
 CLIENT, CLIENT_CORE = "qpid_ha_client", "qpid_ha_client.core"
@@ -55,6 +57,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     METRICS: (EVENTS, MODEL, STATES),
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
+    DEFINITIONS: (EVENTS, CONFIG),
+    DIAGNOSIS: (EVENTS, HA, COORDINATION, STORE, CONFIG),
     SERVER: (
         EVENTS,
         MAP,
@@ -67,6 +71,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         AMQP,
         COORDINATION,
         STORE,
+        DIAGNOSIS,
+        DEFINITIONS,
         CONFIG,
         KERNEL,
         VERSION,
@@ -74,7 +80,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     CLIENT: (CLIENT_CORE,),
     CLIENT_CORE: (),
     KERNEL: (),
-    AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, *SECTIONS, *SHOWN, CONFIG, VERSION),
+    AGENT: (EVENTS, MODEL, HA, COORDINATION, STORE, DEFINITIONS, DIAGNOSIS, *SECTIONS, *SHOWN, CONFIG, VERSION),
     PIPELINE: (EVENTS, MODEL, STORE, *HISTORY, *SECTIONS, *CLIENT_END, CONFIG, KERNEL, VERSION),
 }
 

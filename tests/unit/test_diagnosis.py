@@ -15,11 +15,13 @@ import click
 import pytest
 import yaml
 
-from qpid_ha_agent.activation import Assessment, NextStep, Standpoint
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_agent.cli.diagnose import WIDTH, diagnosis_document, diagnosis_text
-from qpid_ha_agent.diagnosis.checks import diagnose
-from qpid_ha_agent.diagnosis.facts import (
+from qpid_ha_agent.diagnosis.gathering import Gathered
+from qpid_ha_broker.coordination.pause import Pause
+from qpid_ha_broker.diagnosis.activation import Assessment, NextStep, Standpoint
+from qpid_ha_broker.diagnosis.checks import diagnose
+from qpid_ha_broker.diagnosis.facts import (
     OUTSIDE,
     WITHHELD,
     AwaitedQueue,
@@ -39,9 +41,7 @@ from qpid_ha_agent.diagnosis.facts import (
     SilentBroker,
     Supervisor,
 )
-from qpid_ha_agent.diagnosis.findings import KINDS, Severity, table_in_markdown
-from qpid_ha_agent.diagnosis.gathering import Gathered
-from qpid_ha_broker.coordination.pause import Pause
+from qpid_ha_broker.diagnosis.findings import KINDS, Severity, table_in_markdown
 from qpid_ha_broker.group.effects import GroupRole
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.store.facts import Integrity, StoreFacts
@@ -341,6 +341,23 @@ def test_of_very_many_only_some_are_named() -> None:
 def test_the_sets_of_a_cluster_without_a_controller_are_known_from_the_map() -> None:
     facts = with_broker(2, sets=2, sets_without_primary=("orders",))(replace(HEALTHY, sets=()))
     assert [(finding.key, finding.about) for finding in diagnose(facts)] == [("set-without-primary", "orders")]
+
+
+@pytest.mark.parametrize("name", ["audit", "a; reboot", "it's", "$(id)", "-x", "two words"])
+def test_a_command_to_copy_names_what_it_is_about_and_runs_nothing_else(name: str) -> None:
+    facts = replace(HEALTHY, sets=(SetStanding(name, "", (), 3, 2),))
+    (command,) = [command for finding in diagnose(facts) for command in finding.commands if " set show " in command]
+    assert shlex.split(command) == ["qpid-ha", "set", "show", name]
+
+
+def test_what_is_read_elsewhere_says_of_which_machine_it_is() -> None:
+    elsewhere = replace(HEALTHY.machine, is_elsewhere=True, is_read_only=True, free_bytes=1 << 20)
+    found = {finding.key: finding for finding in diagnose(replace(HEALTHY, machine=elsewhere))}
+    assert found["data-dir-read-only"].text == "node1: the file system of /var/lib/qpid-ha is read-only"
+    assert found["disk-nearly-full"].commands == (
+        "du -xsh /var/lib/qpid-ha/*   # on node1",
+        "qpid-ha queue list   # on node1",
+    )
 
 
 def test_the_page_shows_the_table() -> None:

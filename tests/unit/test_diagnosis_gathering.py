@@ -12,10 +12,10 @@ import pytest
 
 from qpid_ha_agent.control import NotAllowed, RequestRefused, TimedOut, Unreachable
 from qpid_ha_agent.diagnosis import questions
-from qpid_ha_agent.diagnosis.checks import diagnose
 from qpid_ha_agent.diagnosis.gathering import Gathered, gather
 from qpid_ha_agent.diagnosis.machine import tail_of
 from qpid_ha_agent.diagnosis.questions import in_parallel
+from qpid_ha_broker.diagnosis.checks import diagnose
 from qpid_ha_config.certificates import CertificateError, validities
 
 HOSTS = {"node1": "amqp://10.0.0.1:5672", "node2": "amqp://10.0.0.2:5672", "node3": "amqp://10.0.0.3:5672"}

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from doc_blocks import DOCS, ROOT, anchors, blocks_of, without_blocks
-from qpid_ha_agent.diagnosis.findings import KINDS, PAGES, Severity
+from qpid_ha_broker.diagnosis.findings import KINDS, PAGES, Severity
 
 RUNBOOKS = sorted((DOCS / "runbooks").glob("*.md"))
 STEPS = ["What you see", "What it means", "Do", "Check"]

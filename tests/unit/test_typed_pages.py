@@ -24,8 +24,8 @@ import yaml
 from doc_blocks import ROOT, Block, blocks_of, pages, titled_blocks, without_blocks
 from python_names import problems_of
 from qpid_ha_agent.cli.admin import admin
-from qpid_ha_agent.definitions.document import read_definitions
 from qpid_ha_agent.ocf.main import ACTIONS
+from qpid_ha_broker.definitions.document import read_definitions
 from qpid_ha_broker.ha.record_keeper import COORDINATOR, controller_of
 from qpid_ha_config.access_rules import parse_entries, parse_lines
 from qpid_ha_config.configuration import WrittenSettings

@@ -25,10 +25,10 @@ from qpid_ha_agent.cli.invocation import (
 )
 
 if TYPE_CHECKING:
-    from qpid_ha_agent.activation import ActivationFacts, RunningBroker
     from qpid_ha_agent.store_sources import SourceError
     from qpid_ha_broker.coordination.changes import RecordChange
     from qpid_ha_broker.coordination.coordinator import Coordinator
+    from qpid_ha_broker.diagnosis.activation import ActivationFacts, RunningBroker
     from qpid_ha_broker.ha.cluster_record import ClusterRecord
     from qpid_ha_broker.store.facts import StoreFacts
     from qpid_ha_config.configuration import WrittenSettings
@@ -57,8 +57,8 @@ def list_activation(context: click.Context, sources: tuple[str, ...]) -> None:
 
     0: somebody may lead, or does. 1: nobody; then it says why, and the next command.
     """
-    from qpid_ha_agent.activation import assess
     from qpid_ha_agent.cli.activation_tables import print_assessment
+    from qpid_ha_broker.diagnosis.activation import assess
 
     invocation: Invocation = context.obj
     config = _config()
@@ -95,8 +95,8 @@ def set_activation(
     The stores named beside it are what it is judged by: name all that can be had. It changes no store; brokers may run,
     or not. What is replaced is kept in the coordinator's history.
     """
-    from qpid_ha_agent.activation import assess, objections, record_of, with_record
     from qpid_ha_agent.cli.activation_tables import SetOutcome, print_set
+    from qpid_ha_broker.diagnosis.activation import assess, objections, record_of, with_record
 
     explicit = (generation, epoch, primary, members)
     if (from_store is None) == all(option is None for option in explicit):
@@ -167,10 +167,10 @@ def _config() -> WrittenSettings | None:
 
 
 def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Sequence[str]) -> _Gathered:
-    from qpid_ha_agent.activation import ActivationFacts
     from qpid_ha_agent.store_sources import find_all
     from qpid_ha_broker.coordination.changes import HISTORY_NOTE, read_changes
     from qpid_ha_broker.coordination.coordinator import CoordinatorError
+    from qpid_ha_broker.diagnosis.activation import ActivationFacts
     from qpid_ha_broker.model.logs.log import DEFAULT_SET
     from qpid_ha_config.errors import ConfigError, SettingsError
 
@@ -208,7 +208,7 @@ def _gather(invocation: Invocation, config: WrittenSettings | None, sources: Seq
 
 def _ask_brokers(invocation: Invocation) -> list[RunningBroker]:
     """The brokers that answer, the one of this machine or of its configuration being asked; none: none does."""
-    from qpid_ha_agent.activation import RunningBroker
+    from qpid_ha_broker.diagnosis.activation import RunningBroker
 
     try:
         with redirect_stderr(StringIO()):  # which one was asked for the others is no matter here

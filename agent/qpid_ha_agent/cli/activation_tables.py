@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from qpid_ha_agent.activation import ActivationFacts, Assessment, NextStep, Standpoint, promote_command
 from qpid_ha_agent.cli.output import cell, print_document, print_rows
 from qpid_ha_broker.coordination.changes import RecordChange
+from qpid_ha_broker.diagnosis.activation import ActivationFacts, Assessment, NextStep, Standpoint, promote_command
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.store.facts import StoreFacts
 

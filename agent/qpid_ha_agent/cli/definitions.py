@@ -17,8 +17,8 @@ from qpid_ha_agent.control import METHOD_NOT_FOUND
 from qpid_ha_config.errors import ConfigError
 
 if TYPE_CHECKING:  # who asks for something else does not wait for PyYAML
-    from qpid_ha_agent.definitions.document import Definitions
-    from qpid_ha_agent.definitions.plan import ImportConflict, ImportPlan, ImportStep
+    from qpid_ha_broker.definitions.document import Definitions
+    from qpid_ha_broker.definitions.plan import ImportConflict, ImportPlan, ImportStep
 
 STEP_COLUMNS = ("action", "what", "details")
 FILE_BYTES_MAX = 64 << 20
@@ -79,8 +79,8 @@ def import_definitions(invocation: Invocation, path: Path, dry_run: bool, update
 
     All of it is checked before the first thing is made. If something is there as something else, nothing is done.
     """
-    from qpid_ha_agent.definitions.document import read_definitions
-    from qpid_ha_agent.definitions.plan import plan_import
+    from qpid_ha_broker.definitions.document import read_definitions
+    from qpid_ha_broker.definitions.plan import plan_import
 
     wanted = _read(path, read_definitions)
     if not with_users and (count := len(wanted.users) + len(wanted.tokens)):
@@ -110,7 +110,7 @@ def convert_definitions(invocation: Invocation, path: Path, to: Path | None, sou
 
     rabbitmq: a file of `rabbitmqctl export_definitions`.
     """
-    from qpid_ha_agent.definitions.rabbitmq import read_rabbitmq
+    from qpid_ha_broker.definitions.rabbitmq import read_rabbitmq
 
     converted, notes = _read(path, lambda file, text: read_rabbitmq(file, text, vhost))
     for note in notes:
@@ -130,7 +130,7 @@ def _read(path: Path, read: Any) -> Any:
 
 
 def _there(invocation: Invocation, *, with_users: bool) -> Definitions:
-    from qpid_ha_agent.definitions.document import definitions_of
+    from qpid_ha_broker.definitions.document import definitions_of
 
     queues, exchanges = invocation.rows("queues"), invocation.rows("exchanges")
     sets: Sequence[Any] = ()

@@ -16,9 +16,9 @@ from qpid_ha_agent.cli.output import cell, print_document
 from qpid_ha_agent.cli.refreshing import watchable
 
 if TYPE_CHECKING:
-    from qpid_ha_agent.diagnosis.findings import Finding
     from qpid_ha_agent.diagnosis.gathering import Gathered
     from qpid_ha_agent.diagnosis.questions import ClosableClient
+    from qpid_ha_broker.diagnosis.findings import Finding
 
 WIDTH = 80
 
@@ -34,7 +34,7 @@ def diagnose_command(context: click.Context) -> None:
 
     0: nothing is wrong, 1: something is, 3: nothing could be asked.
     """
-    from qpid_ha_agent.diagnosis.checks import diagnose
+    from qpid_ha_broker.diagnosis.checks import diagnose
 
     invocation: Invocation = context.obj
     gathered = gather_facts(invocation)

@@ -30,10 +30,10 @@ def support_bundle(invocation: Invocation, output: Path | None) -> None:
     look through it before you hand it on. Only you may read the file. What could not be had is in its index, with the
     reason.
     """
-    from qpid_ha_agent.diagnosis.checks import diagnose
     from qpid_ha_agent.support.archive import BundleFiles, write_archive
     from qpid_ha_agent.support.contents import collect, known_secrets
     from qpid_ha_agent.support.redaction import Redaction
+    from qpid_ha_broker.diagnosis.checks import diagnose
 
     path, now_s = _path(output), time.time()
     gathered = gather_facts(invocation)

@@ -1,1 +1,1 @@
-"""What is wrong with a cluster: facts from wherever they can be had, and what follows from them."""
+"""Finding out, from a machine, what `qpid_ha_broker.diagnosis` judges: it is looked at, and all brokers are asked."""

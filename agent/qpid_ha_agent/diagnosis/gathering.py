@@ -6,7 +6,6 @@ itself. What each broker sees of the others is kept, because a broker may be sil
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
@@ -14,25 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from qpid_ha_agent.activation import ActivationFacts, Assessment, RunningBroker, assess
 from qpid_ha_agent.broker_address import AddressError, find_broker, is_http
 from qpid_ha_agent.control import ControlFailure
-from qpid_ha_agent.diagnosis.facts import (
-    BackupLag,
-    BrokenLink,
-    BrokerFigures,
-    BrokerState,
-    CoordinatorState,
-    DiagnosisFacts,
-    LocalProcess,
-    QueueState,
-    RefusedLogin,
-    SetStanding,
-    SilentBroker,
-)
 from qpid_ha_agent.diagnosis.machine import LookedAt, look_at_machine, look_at_process, read_written
 from qpid_ha_agent.diagnosis.questions import (
-    BrokerAnswers,
     ClosableClient,
     ask_broker,
     ask_for_all_figures,
@@ -40,15 +24,21 @@ from qpid_ha_agent.diagnosis.questions import (
 )
 from qpid_ha_broker.coordination.coordinator import CoordinatorError
 from qpid_ha_broker.coordination.moved import decode_pointer
-from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, PauseView, decode_pause
+from qpid_ha_broker.coordination.pause import PAUSE_NOTE, Pause, PauseView
 from qpid_ha_broker.coordination.registry import open_coordinator, open_place
+from qpid_ha_broker.diagnosis.activation import ActivationFacts, Assessment, RunningBroker, assess
+from qpid_ha_broker.diagnosis.answers import BrokerAnswers, facts_of
+from qpid_ha_broker.diagnosis.facts import (
+    CoordinatorState,
+    DiagnosisFacts,
+    LocalProcess,
+)
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.store.facts import StoreFacts, by_set
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.defaults import find_file
 from qpid_ha_config.errors import ConfigError, SettingsError
-from qpid_ha_config.scalars import parse_size_bytes
 
 FIRST_SHARE: Final = 0.6
 """Of the time for what is asked first; what follows from the answers has the rest."""
@@ -243,68 +233,32 @@ class _Gathering:
 
     def _facts(self, own: BrokerAnswers) -> DiagnosisFacts:
         answers, machine = self._gathered.answers, self._gathered.machine
-        brokers = _brokers(answers)
-        answering = {broker.address for broker in brokers}
+        coordinator = self._gathered.coordinator
+        facts = facts_of(
+            answers,
+            time.time(),
+            machine=replace(machine.state, stores=tuple(self._stores)),
+            coordinator=coordinator.state,
+            pause=coordinator.pause,
+            own_addresses=self._own_addresses(),
+            is_in_cluster=self._is_in_cluster(),
+        )
+        answering = {broker.address for broker in facts.brokers}
         for reply in answers:
             if reply.silence and (not reply.is_silent or reply.where in answering):
                 self._gathered.not_asked[reply.where] = reply.silence
             for name, why in reply.refused.items():
                 if name not in ("sets", "backups", "query-all"):
                     self._gathered.not_asked[f"{name} of {reply.where}"] = why
-        leading = _leading_answers(answers)
-        names = _names_by_address(answers) | dict.fromkeys(self._own_addresses(), machine.state.name)
-        is_cluster = self._is_cluster(brokers)
-        coordinator = self._gathered.coordinator
-        state = coordinator.state
-        facts = DiagnosisFacts(
-            brokers=tuple(brokers),
-            is_cluster=is_cluster,
-            silent=tuple(self._silent(brokers, names)) if is_cluster else (),
-            broken_links=tuple(_broken_links(answers, brokers)),
-            refused_logins=tuple(_refused_logins(answers)),
-            twins=tuple(_twins(answers)),
-            coordinator=state,
-            pause=_pause(answers) or coordinator.pause,
-            machine=replace(machine.state, stores=tuple(self._stores)),
-            draining=tuple(sorted(_draining(answers))),
-            now_s=time.time(),
-        )
-        if leading is not None:
-            facts = _with_leading(facts, leading)
-        facts = _with_the_missing_name(facts)
-        if is_cluster and facts.primary is None and (brokers or self._stores):
+        if facts.is_cluster and facts.primary is None and (facts.brokers or self._stores):
             facts = replace(facts, assessment=self._assess(answers))
         return facts
 
-    def _is_cluster(self, brokers: list[BrokerState]) -> bool:
-        if brokers:
-            return any(broker.state != State.STANDALONE for broker in brokers)
+    def _is_in_cluster(self) -> bool:
         with suppress(ConfigError):
             written = self._gathered.machine.written
             return written is not None and bool(written.get("ha.cluster"))
         return False
-
-    def _silent(self, brokers: list[BrokerState], names: Mapping[str, str]) -> Iterable[SilentBroker]:
-        """Addresses at which nobody answers, neither here nor another broker."""
-        alive = {broker.address for broker in brokers}
-        seen_by: dict[str, list[str]] = {}
-        for reply in self._gathered.answers:
-            for row in reply.rows("status-all"):
-                if row.get("address") and row.get("state") not in list(State) and not row.get("refused"):
-                    seen_by.setdefault(str(row["address"]), []).append(str((reply.status or {}).get("name")))
-        tried = {reply.where: reply for reply in self._gathered.answers if "://" in reply.where}
-        for address in dict.fromkeys([*tried, *seen_by, *self._own_addresses()]):
-            asked = tried.get(address)
-            if address in alive or is_http(address) or (asked is not None and not asked.is_silent):
-                continue
-            if asked is not None and asked.status is not None:
-                continue
-            why = "" if asked is None else asked.silence
-            if address in self._own_addresses() and asked is None:
-                why = "" if seen_by.get(address) else self._gathered.answers[0].silence
-                if self._gathered.machine.state.process in (LocalProcess.ABSENT, *_HANGS) and brokers:
-                    continue  # told as the broker of this machine
-            yield SilentBroker(address, names.get(address, ""), why, tuple(sorted(seen_by.get(address, ()))))
 
     def _own_addresses(self) -> list[str]:
         """Of this machine's broker, if it does not answer."""
@@ -346,140 +300,7 @@ def _without_user(broker: str) -> str:
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
-_HANGS: Final = (LocalProcess.SILENT, LocalProcess.HELD)
-
-
 def _quietly(call: Callable[[], None]) -> None:
     """What is only nice to have."""
     with suppress(ControlFailure, AddressError, ConfigError):
         call()
-
-
-def _brokers(answers: list[BrokerAnswers]) -> list[BrokerState]:
-    """The brokers that answer here, then those that others see."""
-    brokers: dict[str, BrokerState] = {}
-    figures = {
-        str(row.get("name")): BrokerFigures.from_answer(row) for reply in answers for row in reply.rows("query-all")
-    }
-    for reply in answers:
-        broker = None if reply.status is None else BrokerState.from_row(reply.status)
-        if broker is None or (broker.name in brokers and not reply.is_local):
-            continue
-        rows = [row for row in reply.rows("status-all") if row.get("name") == broker.name]
-        address = next((str(row["address"]) for row in rows if row.get("address")), "")
-        if not address and "://" in reply.where:
-            address = reply.where
-        own = BrokerFigures.from_answer(reply.mapping("query"))._replace(clock_ahead_s=reply.clock_ahead_s)
-        with suppress(ValueError):
-            own = own._replace(memory_limit_bytes=parse_size_bytes(reply.mapping("get").get("memory-limit")))
-        brokers[broker.name] = broker._replace(address=address, is_local=reply.is_local, figures=own)
-    for reply in answers:
-        for row in reply.rows("status-all"):
-            seen = BrokerState.from_row(row)
-            if seen is not None and seen.name not in brokers:
-                brokers[seen.name] = seen._replace(figures=figures.get(seen.name, BrokerFigures()))
-    return [brokers[name] for name in sorted(brokers)]
-
-
-def _leading_answers(answers: list[BrokerAnswers]) -> BrokerAnswers | None:
-    """The answers of the primary of the newest generation, or of a standalone broker."""
-    leading = [
-        reply
-        for reply in answers
-        if reply.status is not None and reply.status["state"] in (State.PRIMARY, State.STANDALONE)
-    ]
-    return max(leading, key=lambda reply: int((reply.status or {}).get("generation") or 0), default=None)
-
-
-def _with_leading(facts: DiagnosisFacts, leading: BrokerAnswers) -> DiagnosisFacts:
-    before = {row.get("name"): row.get("messages") for row in leading.rows("queues")}
-    queues = []
-    for row in leading.rows("queues-again") or leading.rows("queues"):
-        queue = QueueState.from_row(row)
-        first = before.get(queue.name)
-        queues.append(queue._replace(grown=queue.messages - first if isinstance(first, int) else 0))
-    began = [row.get("started_at_ms") for row in leading.rows("history")]
-    return replace(
-        facts,
-        backups=tuple(map(BackupLag.from_row, leading.rows("backups"))),
-        sets=tuple(map(SetStanding.from_row, leading.rows("sets"))),
-        sets_problem=leading.refused.get("sets", ""),
-        queues=tuple(queues),
-        promotions_ms=tuple(began_ms for began_ms in began if isinstance(began_ms, int)),
-    )
-
-
-def _with_the_missing_name(facts: DiagnosisFacts) -> DiagnosisFacts:
-    """Where one broker is silent, and one that is spoken of does not answer, it is that one."""
-    record = facts.coordinator.record
-    spoken_of = {name for broker in facts.brokers for name in broker.members} | {
-        backup.name for backup in facts.backups
-    }
-    spoken_of |= set() if record is None else set(record.members)
-    missing = spoken_of - {broker.name for broker in facts.brokers} - {facts.machine.name}
-    nameless = [silent for silent in facts.silent if not silent.name]
-    if len(nameless) != 1 or len(missing - {silent.name for silent in facts.silent}) != 1:
-        return facts
-    (name,) = missing - {silent.name for silent in facts.silent}
-    named = tuple(silent if silent.name else silent._replace(name=name) for silent in facts.silent)
-    return replace(facts, silent=named)
-
-
-def _names_by_address(answers: list[BrokerAnswers]) -> dict[str, str]:
-    """By the cluster map, and by what brokers see of each other."""
-    rows = [row for reply in answers for name in ("brokers", "status-all") for row in reply.rows(name)]
-    return {str(row["address"]): str(row["name"]) for row in rows if row.get("address") and row.get("name")}
-
-
-def _broken_links(answers: list[BrokerAnswers], brokers: list[BrokerState]) -> Iterable[BrokenLink]:
-    """Of brokers that answer somebody; one that loads its store answers no other broker, which is no fault."""
-    for broker in brokers:
-        if not broker.address or broker.state == State.LOADING:
-            continue
-        blind = {
-            str(reply.status["name"])
-            for reply in answers
-            if reply.status is not None
-            for row in reply.rows("status-all")
-            if row.get("address") == broker.address and row.get("state") not in list(State) and not row.get("refused")
-        } - {broker.name}
-        if blind:
-            yield BrokenLink(broker.name, broker.address, tuple(sorted(blind)))
-
-
-def _refused_logins(answers: list[BrokerAnswers]) -> Iterable[RefusedLogin]:
-    """Of brokers that are there, by those whom they do not let in."""
-    for reply in answers:
-        name = str((reply.status or {}).get("name"))
-        for row in reply.rows("status-all"):
-            if row.get("refused") is True and row.get("address"):
-                yield RefusedLogin(name, str(row["address"]), str(row.get("why") or "it does not say why"))
-
-
-def _twins(answers: list[BrokerAnswers]) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """Names under which more than one process answers, here or another broker."""
-    by_name: dict[str, dict[str, str]] = {}
-    for reply in answers:
-        own = reply.status
-        rows = [*reply.rows("status-all"), *([] if own is None else [{**own, "address": own.get("address")}])]
-        for row in rows:
-            if isinstance(row.get("name"), str) and isinstance(row.get("instance"), str) and row["instance"]:
-                where = str(row.get("address") or "")
-                is_own = own is not None and row["instance"] == own.get("instance")
-                known = by_name.setdefault(row["name"], {})
-                known[row["instance"]] = where or known.get(row["instance"], "") or (reply.where if is_own else "")
-    return [(name, tuple(sorted(places.values()))) for name, places in sorted(by_name.items()) if len(places) > 1]
-
-
-def _pause(answers: list[BrokerAnswers]) -> Pause | None:
-    for reply in answers:
-        paused = (reply.status or {}).get("paused")
-        if isinstance(paused, dict):
-            return decode_pause(json.dumps(paused))
-    return None
-
-
-def _draining(answers: list[BrokerAnswers]) -> set[str]:
-    rows = [row for reply in answers for row in reply.rows("brokers")]
-    rows += [reply.status for reply in answers if reply.status is not None]
-    return {str(row["name"]) for row in rows if row.get("draining") and row.get("name")}

@@ -6,18 +6,18 @@ import os
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from qpid_ha_agent.broker_process import BrokerProcess, BrokerProcessError, find_pid
-from qpid_ha_agent.diagnosis.facts import CertificateEnd, LocalProcess, MachineState, Supervisor
 from qpid_ha_agent.service import DEFAULT_LOG_DIRECTORY
 from qpid_ha_broker.coordination.pause import is_heeded_with
+from qpid_ha_broker.diagnosis.facts import LocalProcess, MachineState, Supervisor
+from qpid_ha_broker.diagnosis.machine_looks import CERTIFICATES, look_at_certificates, with_disk
 from qpid_ha_config.access_rules import read_file
-from qpid_ha_config.certificates import CertificateError, validities
 from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.defaults import control_socket
 from qpid_ha_config.errors import ConfigError, ForbiddenConfig, UnreadableConfig
@@ -27,7 +27,6 @@ LINE_LENGTH: Final = 200
 TAIL_BYTES: Final = 64 * 1024
 _JOURNAL_TIMEOUT_S: Final = 2.0
 _UNITS: Final = ("qpidd", "qpid-ha-agent")
-_CERTIFICATES: Final = ("tls.certificate", "tls.ca", "ha.coordinator-certificate", "ha.coordinator-ca")
 _SECRET_FILES: Final = (
     "ha.password-file",
     "tls.key",
@@ -75,7 +74,7 @@ def look_at_machine(looked: LookedAt, environment: Mapping[str, str]) -> None:
         return
     with suppress(ConfigError):  # the check of the configuration says it
         _look_at_disk(looked, written.get("data-dir"))
-    looked.state = replace(looked.state, certificates=tuple(_certificates(written, looked)))
+    _look_at_certificates(looked, written)
     _check_rules(looked, written)
     _check_configuration(looked, written, environment)
     if looked.state.supervisor is Supervisor.AGENT:
@@ -93,43 +92,23 @@ def _supervisor(written: WrittenSettings) -> Supervisor:
 def _look_at_disk(looked: LookedAt, data_dir: Path | None) -> None:
     if data_dir is None:
         return
-    state = replace(looked.state, data_dir=str(data_dir))
     try:
-        filesystem = os.statvfs(data_dir)
-        state = replace(
-            state,
-            free_bytes=filesystem.f_bavail * filesystem.f_frsize,
-            total_bytes=filesystem.f_blocks * filesystem.f_frsize,
-            is_read_only=bool(filesystem.f_flag & os.ST_RDONLY),
-        )
-        state = replace(state, discarded_files=_count_discarded(data_dir))
-    except FileNotFoundError:
-        pass  # a broker makes it when it starts
+        looked.state = with_disk(looked.state, data_dir)
     except OSError as error:
+        looked.state = replace(looked.state, data_dir=str(data_dir))
         looked.problems[str(data_dir)] = error.strerror or str(error)
-    looked.state = state
 
 
-def _count_discarded(data_dir: Path) -> int:
-    """Raises OSError."""
-    directory = data_dir / "discarded"
-    return sum(1 for path in directory.rglob("*.log")) if directory.is_dir() else 0
-
-
-def _certificates(written: WrittenSettings, looked: LookedAt) -> Iterator[CertificateEnd]:
-    """The first of each file is the one that counts; of a file with many authorities nobody can tell which does."""
-    for key in _CERTIFICATES:
+def _look_at_certificates(looked: LookedAt, written: WrittenSettings) -> None:
+    paths: dict[str, Path] = {}
+    for key in CERTIFICATES:
         with suppress(ConfigError):
             path: Path | None = written.get(key)
-            if path is None:
-                continue
-            try:
-                periods = validities(path.read_text(encoding="ascii", errors="replace"))
-            except (OSError, CertificateError) as error:
-                looked.problems[f"{key} {path}"] = getattr(error, "strerror", None) or str(error)
-                continue
-            if len(periods) == 1 or key.endswith("certificate"):
-                yield CertificateEnd(str(path), periods[0].ends_s, periods[0].begins_s)
+            if path is not None:
+                paths[key] = path
+    look = look_at_certificates(paths)
+    looked.state = replace(looked.state, certificates=look.ends)
+    looked.problems |= look.problems
 
 
 def _check_rules(looked: LookedAt, written: WrittenSettings) -> None:

@@ -10,11 +10,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from qpid_ha_agent.broker_address import AddressError
 from qpid_ha_agent.control import Client, ControlFailure, Forbidden, NotAllowed, RequestRefused, TimedOut
+from qpid_ha_broker.diagnosis.answers import BrokerAnswers
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.errors import ConfigError
 
@@ -30,40 +30,6 @@ class ClosableClient(Client, Protocol):
 
     def close(self) -> None:
         """Drop the connection."""
-
-
-@dataclass
-class BrokerAnswers:
-    """What one broker answered, by method; `status-all`, `query-all` and `queues-again` are looks of their own."""
-
-    where: str
-    """Its address, or its control socket."""
-    is_local: bool = False
-    answers: dict[str, Any] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    """Why there is no answer to a method."""
-    silence: str = ""
-    """Why there is none at all."""
-    is_silent: bool = True
-    """By `silence`: False where somebody is there, and does not let us in."""
-    timed_out: bool = False
-    clock_ahead_s: float = 0.0
-
-    @property
-    def status(self) -> dict[str, Any] | None:
-        """What it says of itself; None: nothing."""
-        status = self.answers.get("status")
-        return status if isinstance(status, dict) and isinstance(status.get("state"), str) else None
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        """The answer `name`, as an object; empty: there is none."""
-        answer = self.answers.get(name)
-        return answer if isinstance(answer, dict) else {}
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """The answer `name`, as a list of objects."""
-        answer = self.answers.get(name)
-        return [row for row in answer if isinstance(row, dict)] if isinstance(answer, list) else []
 
 
 def ask_broker(make_client: Callable[[], ClosableClient], answers: BrokerAnswers) -> None:

@@ -15,10 +15,11 @@ from typing import Final
 
 from qpid_ha_agent.diagnosis.gathering import Gathered
 from qpid_ha_agent.diagnosis.machine import journal_lines, log_paths, tail_of
-from qpid_ha_agent.diagnosis.questions import BrokerAnswers, in_parallel
+from qpid_ha_agent.diagnosis.questions import in_parallel
 from qpid_ha_agent.support.archive import MOST_BYTES, BundleFiles
 from qpid_ha_agent.support.redaction import is_secret_name
 from qpid_ha_agent.support.shown_settings import shown_settings
+from qpid_ha_broker.diagnosis.answers import BrokerAnswers
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.errors import ConfigError

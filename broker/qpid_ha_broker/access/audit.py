@@ -30,6 +30,9 @@ class AuditChannel(StrEnum):
 
     CONTROL_SOCKET = "control-socket"
     HTTP = "http"
+    """With a token."""
+    HTTP_USER = "http-user"
+    """By HTTP, of a user who has logged in with a password."""
     AMQP = "amqp"
     """Through a connection that is marked for administration."""
     MANAGEMENT = "management"

@@ -29,11 +29,46 @@ UNDER_WAY_MOST: Final = 64
 """Requests that are carried out at the same time."""
 
 
-class RemoteControl:
-    """The promise: only an admin-marked connection of somebody who may administer gets through.
+class AdministratorRights:
+    """The promise: of those who have logged in, only who may administer does so, whichever way he has come.
 
     Without an access control list that is `ha.username`; if that is not set, who is on this machine. With one, brokers
     still get what they ask each other.
+    """
+
+    def __init__(self, settings: Callable[[], BrokerSettings], access: AccessControl) -> None:
+        self._settings = settings
+        self._access = access
+
+    def objection(self, identity: PeerIdentity, method: str, params: Mapping[str, object]) -> str:
+        """Why that one may not ask for it; empty: nothing."""
+        if self._access.rules is not None:
+            return self._objection_by_rules(identity, method, params)
+        wanted = self._settings().ha.username
+        if wanted is None:
+            return "" if identity.is_local else "ha.username is not set, so only this machine may; set it"
+        user = identity.user or "nobody"
+        return "" if user == wanted else f"{user} may not; log in as the user that ha.username names"
+
+    def _objection_by_rules(self, identity: PeerIdentity, method: str, params: Mapping[str, object]) -> str:
+        subject = Subject.logged_in(identity.user, is_local=identity.is_local)
+        row = OPERATIONS.find(method, params)
+        form = None if row is None else row.control
+        if form is not None and form.instead is not None and self._access.decide(subject, form.instead, "").is_allowed:
+            return ""
+        try:
+            self._access.check(subject, Permission.ADMINISTER, "")
+            for needed in () if form is None else form.nodes:
+                self._access.check(
+                    subject, needed.permission, str(params.get(needed.node) or ""), needed.topic_of(params)
+                )
+        except Denied as error:
+            return str(error)
+        return ""
+
+
+class RemoteControl:
+    """The promise: only an admin-marked connection of somebody who may administer gets through.
 
     `wake` is called when an answer is ready to be written.
     """
@@ -45,8 +80,7 @@ class RemoteControl:
         wake: Callable[[], None],
         control: Callable[[], ControlServer],
     ) -> None:
-        self._settings = settings
-        self._access = access
+        self._rights = AdministratorRights(settings, access)
         self._wake = wake
         self._control = control
         self._under_way = 0
@@ -74,32 +108,9 @@ class RemoteControl:
 
     def _objection(self, identity: PeerIdentity, body: object) -> str:
         """Empty, or why not."""
-        wanted = self._settings().ha.username
         if not identity.is_admin:
             return "mark the connection with the property qpid.ha-admin, as qpid-ha does"
-        if self._access.rules is not None:
-            return self._objection_by_rules(identity, body)
-        if wanted is None:
-            return "" if identity.is_local else "ha.username is not set, so only this machine may; set it"
-        user = identity.user or "nobody"
-        return "" if user == wanted else f"{user} may not; log in as the user that ha.username names"
-
-    def _objection_by_rules(self, identity: PeerIdentity, body: object) -> str:
-        subject = Subject.logged_in(identity.user, is_local=identity.is_local)
-        method, params = _read(body)
-        row = OPERATIONS.find(method, params)
-        form = None if row is None else row.control
-        if form is not None and form.instead is not None and self._access.decide(subject, form.instead, "").is_allowed:
-            return ""
-        try:
-            self._access.check(subject, Permission.ADMINISTER, "")
-            for needed in () if form is None else form.nodes:
-                self._access.check(
-                    subject, needed.permission, str(params.get(needed.node) or ""), needed.topic_of(params)
-                )
-        except Denied as error:
-            return str(error)
-        return ""
+        return self._rights.objection(identity, *_read(body))
 
     async def _carry_out(self, caller: Caller, body: str, done: Done) -> None:
         try:

@@ -13,33 +13,37 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiohttp import web
 
 from qpid_ha_broker import __version__
-from qpid_ha_broker.access.audit import AuditChannel, Caller
 from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.ha.states import UNWRITABLE_S, State
 from qpid_ha_broker.metrics import health
 from qpid_ha_broker.metrics.exposition import CONTENT_TYPE, family_text
 from qpid_ha_broker.metrics.families import BROKER
+from qpid_ha_broker.server.clients.client_protocol import peer_name
 from qpid_ha_broker.server.control.control import NOT_ALLOWED, ControlAnswer, ControlError, Stream, note_line
 from qpid_ha_broker.server.http.amqp_upgrade import PATH, AmqpUpgrade
+from qpid_ha_broker.server.http.definition_pages import DefinitionPages
+from qpid_ha_broker.server.http.diagnoses import Diagnoses
 from qpid_ha_broker.server.http.figure_looks import FigureLooks
 from qpid_ha_broker.server.http.figure_pages import FigurePages
+from qpid_ha_broker.server.http.http_callers import HttpCaller, HttpCallers, HttpPeer
 from qpid_ha_broker.server.http.http_connections import BODY_BYTES_MAX, HttpConnection, HttpConnections
-from qpid_ha_broker.server.http.http_roles import needed_role
 from qpid_ha_broker.server.http.http_slots import RequestSlots
 from qpid_ha_broker.server.http.http_tokens import TokenFile, WrongTokens
 from qpid_ha_broker.server.http.metrics_source import MetricsSource, process_pieces
 from qpid_ha_broker.server.http.page_files import PAGE_HEADERS, PREFIX, PageFile, read_page_files
+from qpid_ha_broker.server.http.page_sessions import PREFIX as SESSION
 from qpid_ha_broker.server.http.refusals import RETRY, HttpRefusal, is_own_page
 from qpid_ha_broker.server.http.state_news import LISTENERS_MAX, StateNews, event_text
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 from qpid_ha_broker.server.runtime.slices import in_slices
-from qpid_ha_config.tokens import TokenEntry, TokenRole
+from qpid_ha_config.tokens import TokenRole
 
 if TYPE_CHECKING:
     from qpid_ha_broker.server.broker import Broker
@@ -51,6 +55,7 @@ BODY_LIMIT_S: Final = 10.0
 ANSWER_LIMIT_S: Final = 60.0
 """For an answer to be taken; a stream may take as long as it wants."""
 CHUNK_BYTES: Final = 64 * 1024
+USER_LENGTH_MAX: Final = 255
 HEALTH: Final = frozenset({"/live", "/ready", "/primary", "/replica", "/in-sync"})
 """Answered also where there is no room for anybody else."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -82,9 +87,8 @@ class AdminPort:
     def __init__(self, broker: Broker) -> None:
         """Raises ConfigError when the file of tokens cannot be used."""
         self._broker = broker
-        self._tokens = TokenFile(
-            broker.current().admin.tokens, time.monotonic, lambda: broker.files.engines.kept.tokens
-        )
+        tokens = TokenFile(broker.current().admin.tokens, time.monotonic, lambda: broker.files.engines.kept.tokens)
+        self._callers = HttpCallers(broker, tokens)
         self._wrong = WrongTokens(time.monotonic)
         self._source = MetricsSource(broker)
         self._wrong_log = RateLimitedLog(log)
@@ -98,12 +102,18 @@ class AdminPort:
         self._looks = FigureLooks(broker, self._source.confirms)
         self._looks.when_loaded = self._tell_others
         self._figure_pages = FigurePages(broker, self._looks)
+        self._diagnoses = Diagnoses(broker)
+        self._definitions = DefinitionPages(broker)
         looking = ("GET", "HEAD")
         self._pages: dict[str, Page] = {
             "/events": Page(("GET",), self._events),
-            "/queues": Page(("GET",), self._figures("/queues")),
-            "/charts": Page(("GET",), self._figures("/charts")),
+            "/definitions": Page(("GET", "POST"), self._defined),
+            "/queues": Page(("GET",), self._for_viewers(partial(self._figure_pages.answer, "/queues"))),
+            "/charts": Page(("GET",), self._for_viewers(partial(self._figure_pages.answer, "/charts"))),
+            "/findings": Page(("GET",), self._for_viewers(self._diagnoses.answer)),
             "/rpc": Page(("POST",), self._rpc),
+            "/login": Page(("POST",), self._log_in),
+            "/logout": Page(("POST",), self._log_out),
             "/metrics": Page(looking, self._metrics),
             "/live": Page(looking, self._health(health.is_live)),
             "/ready": Page(looking, self._health(health.is_ready)),
@@ -138,6 +148,7 @@ class AdminPort:
         self._source.stop()
         self._news.stop()
         self._looks.stop()
+        self._diagnoses.stop()
         await self._connections.close()
 
     # --- every request
@@ -179,22 +190,41 @@ class AdminPort:
             raise HttpRefusal(405, f"{request.path} takes {allowed}", {"Allow": allowed})
         return await page.handler(request)
 
-    async def _authorize(self, request: web.BaseRequest, role: TokenRole) -> TokenEntry:
-        """Who asks, whose token lets him have `role`. Raises HttpRefusal, late for a wrong token."""
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    async def _authorize(self, request: web.BaseRequest, role: TokenRole) -> HttpCaller:
+        """Who asks, who may do what a token with `role` lets do. Raises HttpRefusal, late for a wrong token."""
+        token = _token_of(request)
         challenge = {"WWW-Authenticate": 'Bearer realm="qpid-ha"'}
-        if scheme.lower() != "bearer" or not token.strip():
+        if not token:
             raise HttpRefusal(401, "give a token: Authorization: Bearer TOKEN (`qpid-ha token add`)", challenge)
-        entry = self._tokens.find(token.strip())
-        if entry is None:
+        caller = self._callers.find(token)
+        if caller is None:
             address = request.remote or "?"
             self._wrong_log.warning("a wrong token came from %s", address)
             if not await self._wrong.punish(address):
                 raise HttpRefusal(429, "too many wrong tokens: try again later", {"Retry-After": "5"})
-            raise HttpRefusal(401, "nobody has this token", challenge)
-        if not entry.role.includes(role):
-            raise HttpRefusal(403, f"{entry.name} has the role {entry.role}, and this takes {role}")
-        return entry
+            is_session = token.startswith(SESSION)
+            raise HttpRefusal(401, "log in again" if is_session else "nobody has this token", challenge)
+        if problem := self._callers.objection_to_role(caller, _peer_of(request), role):
+            raise HttpRefusal(403, problem)
+        return caller
+
+    # --- users with passwords
+
+    async def _log_in(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Who says the password of a user gets a token that counts for a while."""
+        _check_same_site(request)
+        user, password = _login_in(await _json_body(request))
+        try:
+            return _json(200, await self._callers.log_in(user, password, _peer_of(request)))
+        except HttpRefusal as refusal:
+            if refusal.status in (401, 429):
+                self._wrong_log.warning("a wrong password came from %s", request.remote or "?")
+            raise
+
+    async def _log_out(self, request: web.BaseRequest) -> web.StreamResponse:
+        _check_same_site(request)
+        self._callers.log_out(_token_of(request))
+        return web.Response(status=204, headers=_HEADERS)
 
     # --- load balancers
 
@@ -250,12 +280,10 @@ class AdminPort:
 
     async def _rpc(self, request: web.BaseRequest) -> web.StreamResponse:
         _check_same_site(request)
-        entry = await self._authorize(request, TokenRole.VIEWER)
-        if request.content_type != _JSON:
-            raise HttpRefusal(415, f"send Content-Type: {_JSON}")
-        body = await _body(request)
-        self._take_slot(entry)
-        call = self._begin(request, entry, body)
+        caller = await self._authorize(request, TokenRole.VIEWER)
+        body = await _json_body(request)
+        self._take_slot(caller)
+        call = self._begin(request, caller, body)
         try:
             reply, _, stream = await asyncio.shield(call.work)
             if stream is None:
@@ -265,30 +293,27 @@ class AdminPort:
                 call.work.cancel()
             raise
         finally:
-            call.work.add_done_callback(lambda _: self._slots.give_back(entry.name))
+            call.work.add_done_callback(lambda _: self._slots.give_back(caller.slots))
         return await self._stream(request, reply or b"", stream)
 
-    def _begin(self, request: web.BaseRequest, entry: TokenEntry, body: bytes) -> _RpcCall:
+    def _begin(self, request: web.BaseRequest, caller: HttpCaller, body: bytes) -> _RpcCall:
         """A request of JSON-RPC is carried out, whoever waits for it."""
+        peer = _peer_of(request)
 
         def permit(method: str, params: dict[str, object]) -> None:
-            role = needed_role(method, params)
-            if not entry.role.includes(role):
-                asked = " ".join(filter(None, (method[:80], str(params.get("action", ""))[:80])))
-                problem = f"{entry.name} has the role {entry.role}, and {asked} takes {role}"
+            if problem := self._callers.objection(caller, peer, method, params):
                 raise ControlError(NOT_ALLOWED, problem)
             call.looks = OPERATIONS.reads(method, params)
 
-        caller = Caller(AuditChannel.HTTP, entry.name, request.remote or "")
-        answering = self._broker.control.answer(body, caller, permit)
+        answering = self._broker.control.answer(body, caller.audited(peer.host), permit)
         call = _RpcCall(asyncio.get_running_loop().create_task(answering))
         self._begun.add(call.work)
         call.work.add_done_callback(self._begun.discard)
         return call
 
-    def _take_slot(self, entry: TokenEntry) -> None:
+    def _take_slot(self, caller: HttpCaller) -> None:
         """For a request that is under way from now on. Raises HttpRefusal when there are too many."""
-        refusal = self._slots.take(entry.name)
+        refusal = self._slots.take(caller.slots)
         if refusal is not None:
             raise HttpRefusal(refusal.status, refusal.problem, RETRY)
 
@@ -311,19 +336,23 @@ class AdminPort:
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         """Who asks (`hello`), and an event for each change, until the caller goes or its token is taken away."""
         _check_same_site(request)
-        entry = await self._authorize(request, TokenRole.VIEWER)
-        token = request.headers["Authorization"].partition(" ")[2].strip()
+        caller, token = await self._authorize(request, TokenRole.VIEWER), _token_of(request)
+        peer = _peer_of(request)
         listener = self._news.listen()
         if listener is None:
             problem = f"{LISTENERS_MAX} pages listen already: close one"
             raise HttpRefusal(503, problem, {"Retry-After": "5"})
-        hello = {"token": entry.name, "role": entry.role.value, "broker": self._broker.current().name}
+        by = "token" if caller.session is None else "user"
+        name = self._broker.current().name
+        hello = {"token": caller.name, "role": caller.role.value, "by": by, "broker": name}
         response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         try:
             await response.prepare(request)
             await response.write(event_text("hello", {**hello, "version": __version__}))
             async for text in listener.texts():
-                if self._tokens.find(token) != entry:
+                if self._callers.find(token) != caller or self._callers.objection_to_role(
+                    caller, peer, TokenRole.VIEWER
+                ):
                     break
                 async with asyncio.timeout(ANSWER_LIMIT_S):
                     await response.write(text)
@@ -332,17 +361,30 @@ class AdminPort:
             self._news.leave(listener)
         return response
 
-    def _figures(self, path: str) -> Handler:
+    def _for_viewers(self, answer: Callable[[Mapping[str, str]], Awaitable[Mapping[str, object]]]) -> Handler:
         async def handler(request: web.BaseRequest) -> web.StreamResponse:
             _check_same_site(request)
-            entry = await self._authorize(request, TokenRole.VIEWER)
-            self._take_slot(entry)
+            caller = await self._authorize(request, TokenRole.VIEWER)
+            self._take_slot(caller)
             try:
-                return _json(200, await self._figure_pages.answer(path, request.query))
+                return _json(200, await answer(request.query))
             finally:
-                self._slots.give_back(entry.name)
+                self._slots.give_back(caller.slots)
 
         return handler
+
+    async def _defined(self, request: web.BaseRequest) -> web.StreamResponse:
+        """All that is defined; to POST, what a file would make of it."""
+        _check_same_site(request)
+        caller = await self._authorize(request, TokenRole.OPERATOR if request.method == "POST" else TokenRole.VIEWER)
+        wanted = _file_in(await _json_body(request)) if request.method == "POST" else None
+        self._take_slot(caller)
+        try:
+            if wanted is None:
+                return _json(200, await self._definitions.export())
+            return _json(200, await self._definitions.plan(wanted[0], update=wanted[1]))
+        finally:
+            self._slots.give_back(caller.slots)
 
     def _tell_others(self) -> None:
         self._broker.membership.default.links.page_asked = self._figure_pages.asked
@@ -421,6 +463,53 @@ def _check_same_site(request: web.BaseRequest) -> None:
     is_foreign = origin is not None and not is_own_page(origin, request.headers.get("Host", ""))
     if is_foreign or fetched_for not in ("none", "same-origin"):
         raise HttpRefusal(403, "requests from pages of other sites are refused")
+
+
+def _token_of(request: web.BaseRequest) -> str:
+    """Empty: there is none."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _peer_of(request: web.BaseRequest) -> HttpPeer:
+    """Raises ConnectionResetError: it is gone."""
+    connection = request.protocol
+    if not isinstance(connection, HttpConnection) or connection.transport is None:
+        raise ConnectionResetError("the connection is gone")
+    return HttpPeer(peer_name(connection.transport), request.remote or "?", connection.address)
+
+
+def _login_in(body: bytes) -> tuple[str, str]:
+    """User and password. Raises HttpRefusal, which quotes nothing."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        asked = None
+    given = asked if isinstance(asked, dict) and set(asked) == {"user", "password"} else {}
+    user, password = given.get("user"), given.get("password")
+    if not isinstance(user, str) or not isinstance(password, str) or len(user) > USER_LENGTH_MAX:
+        raise HttpRefusal(400, "a login is an object with user and password, which are texts")
+    return user, password
+
+
+def _file_in(body: bytes) -> tuple[str, bool]:
+    """The text of a file with definitions, and whether what is there may be changed. Raises HttpRefusal."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        asked = None
+    given = asked if isinstance(asked, dict) and set(asked) == {"text", "update"} else {}
+    text, update = given.get("text"), given.get("update")
+    if not isinstance(text, str) or not isinstance(update, bool):
+        raise HttpRefusal(400, "send an object with text, that of the file, and update, true or false")
+    return text, update
+
+
+async def _json_body(request: web.BaseRequest) -> bytes:
+    """Raises HttpRefusal for one of another type, too."""
+    if request.content_type != _JSON:
+        raise HttpRefusal(415, f"send Content-Type: {_JSON}")
+    return await _body(request)
 
 
 async def _body(request: web.BaseRequest) -> bytes:

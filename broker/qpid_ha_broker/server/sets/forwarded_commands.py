@@ -35,6 +35,8 @@ LOOK_LIMIT_S: Final = 5.0
 """The same where it only looks: who asks many brokers is not to be held up by one that hangs."""
 KEPT_MOST: Final = 1000
 """Answers that are kept, of what changes something, for questions that come again."""
+_OF_LOGINS: Final = (AuditChannel.AMQP.value, AuditChannel.HTTP_USER.value)
+"""Of who asks: his user is one whom the rules are about."""
 COMMAND: Final = "command"
 """Of the request, what is to be done; of the answer, what came of it. An older release answers without it."""
 
@@ -133,7 +135,7 @@ class ForwardedCommands:
         row = OPERATIONS.find(method, params)
         if row is None or row.control is None or not row.is_passed_on:
             return "such commands are not passed on"
-        if caller.get("channel") != AuditChannel.AMQP.value or self._access.rules is None:
+        if caller.get("channel") not in _OF_LOGINS or self._access.rules is None:
             return ""  # of its machine's users and of tokens the other broker knows, which is vouched for as a broker
         subject = Subject.logged_in(str(caller.get("user", "")), is_local=False)
         try:

@@ -82,9 +82,11 @@ class SetMethods:
         what is for the primary of a queue's set is passed on to that."""
         row = OPERATIONS.find("queues", params)
         is_of_set = row is not None and row.effect is Effect.WRITES and params.get("action") != "create"
-        if not self._cluster.map.sets or (is_of_set and params.get("name") not in self._cluster.map.queues):
+        name = params.get("name")
+        is_known = isinstance(name, str) and name in self._cluster.map.queues  # what is no text is refused as anywhere
+        if not self._cluster.map.sets or (is_of_set and not is_known):
             return await _result(self._queues(params))
-        place = self._place(str(params["name"])) if is_of_set and not is_passed_on() else None
+        place = self._place(str(name)) if is_of_set and not is_passed_on() else None
         if place is not None:
             return await self._passing_on.pass_on("queues", params, place)
         return await _result(self._queues_of_all(params))

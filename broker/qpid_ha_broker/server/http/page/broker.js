@@ -6,7 +6,7 @@ const ANSWER_LIMIT_MS = 35000;
 const SILENCE_MS = 15000; // a stream has a heartbeat each 5 s
 const RETRY_MS = [500, 1000, 2000, 4000];
 
-export const who = { token: "", role: "", broker: "", version: "" };
+export const who = { token: "", role: "", by: "", broker: "", version: "" };
 
 export class Refused extends Error {
   constructor(message, status = 0, data = null) {
@@ -31,12 +31,27 @@ export function forgetToken() {
   sessionStorage.removeItem(KEY);
 }
 
+/** Have the broker give this page a token for that user. Throws Refused, Unreachable. */
+export async function logIn(user, password) {
+  const body = JSON.stringify({ user, password });
+  const told = await read(await send("/login", { method: "POST", body, headers: { "Content-Type": "application/json" } }));
+  keepToken(told.token);
+}
+
+/** The token of a user counts no more, here and at the broker. */
+export async function logOut() {
+  const leaving = send("/logout", { method: "POST", keepalive: true });
+  forgetToken();
+  await leaving.catch(() => {}); // the broker forgets it by itself after a while
+}
+
 export function mayChange() {
   return who.role === "operator" || who.role === "admin";
 }
 
 async function send(path, options = {}) {
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem(KEY) ?? ""}`, ...options.headers };
+  const token = sessionStorage.getItem(KEY);
+  const headers = { ...(token === null ? {} : { Authorization: `Bearer ${token}` }), ...options.headers };
   let response;
   try {
     response = await fetch(path, { signal: AbortSignal.timeout(ANSWER_LIMIT_MS), credentials: "omit", ...options, headers });
@@ -51,6 +66,10 @@ async function send(path, options = {}) {
 export async function get(path, params = {}) {
   const query = new URLSearchParams(params).toString();
   return read(await send(query ? `${path}?${query}` : path));
+}
+
+export async function post(path, document) {
+  return read(await send(path, { method: "POST", body: JSON.stringify(document), headers: { "Content-Type": "application/json" } }));
 }
 
 /** The result of a method of JSON-RPC. Throws Refused with the broker's own words, Unreachable. */

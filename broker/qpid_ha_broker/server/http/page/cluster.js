@@ -2,19 +2,12 @@
 
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
-import { announce, bytes, count, el, seconds, setText, show, stateMark, Table } from "./dom.js";
-import { isServed, problemsOf, stateKind } from "./problems.js";
+import { announce, bytes, clock, count, el, seconds, setText, show, stateMark, Table } from "./dom.js";
+import { isServed, lookedText, stateKind, wrongsOf } from "./problems.js";
 import { showWrongs } from "./wrongs.js";
 
 const REFRESH_MS = 3000;
 const FACTS_EVERY = 4; // figures of all brokers cost each of them a sum over its queues
-const NOTHING_WRONG = {
-  severity: "fine",
-  text: "Nothing is wrong.",
-  help: "This page goes by what brokers say of themselves and of their sets. On a machine, qpid-ha diagnose looks at more: " +
-    "disks, clocks, certificates, limits, agents, Pacemaker, and whether brokers are configured alike.",
-};
-
 export class ClusterView {
   title = "Cluster";
   refreshMs = REFRESH_MS;
@@ -22,10 +15,14 @@ export class ClusterView {
   #facts = [];
   #isPauseHeeded = false;
   #names = new Map(); // by address: who cannot be reached does not say who it is
+  #found = null; // by key and what it is about: what was wrong the last time
   #seen = { status: {}, brokers: [], backups: [], sets: [] };
 
   constructor() {
     this.wrongs = el("ul", { class: "wrongs", "aria-label": "What is wrong" });
+    this.looked = el("p", { class: "looked", id: "looked" });
+    this.notLooked = el("ul");
+    this.notLookedPart = el("details", { hidden: true }, el("summary", {}, "Not looked at"), this.notLooked);
     this.summary = el("dl", { class: "summary" });
     this.brokers = new Table("Brokers", [
       { title: "Broker", long: true, value: (row) => row.name ?? row.address, classes: (row) => (row.follows ? "follows" : "") },
@@ -56,7 +53,7 @@ export class ClusterView {
     this.setsPart = el("section", { "aria-labelledby": "sets-title", hidden: true },
       el("h2", { id: "sets-title" }, "Resource sets"), this.sets.element);
     this.#makeActions();
-    this.element = el("div", {}, this.wrongs, this.summary,
+    this.element = el("div", {}, this.wrongs, this.looked, this.notLookedPart, this.summary,
       el("section", { "aria-labelledby": "brokers-title" }, el("h2", { id: "brokers-title" }, "Brokers"), this.brokers.element),
       this.setsPart, this.actions);
   }
@@ -82,7 +79,8 @@ export class ClusterView {
     const isPrimary = status.state === "primary";
     const askFacts = isNews || this.#round % FACTS_EVERY === 0;
     this.#round += 1;
-    const [backups, sets, facts, ownLag] = await Promise.all([
+    const [found, backups, sets, facts, ownLag] = await Promise.all([
+      broker.get("/findings").catch(onlyNotFound),
       isPrimary ? broker.call("backups").catch(onlyRefused) : [],
       status.sets ? broker.call("sets", { action: "list" }).catch(onlyRefused) : [],
       askFacts ? this.#askFacts(status) : this.#facts,
@@ -92,8 +90,10 @@ export class ClusterView {
     for (const row of brokers) if (row.name && row.address) this.#names.set(row.address, row.name);
     const named = brokers.map((row) => ({ ...row, name: row.name ?? this.#names.get(row.address) }));
     const rows = rowsOf(status, named.length ? named : [status], backups, facts, ownLag);
-    this.#announce(rows);
+    const said = [...this.#changes(rows), ...this.#newFindings(found)];
+    if (said.length) announce(said.join(". ")); // at once: another text would take the place of the first
     this.#seen = { status, brokers: rows, backups, sets };
+    this.#showFindings(found);
     this.#show(status, rows, backups, sets);
     return status;
   }
@@ -104,20 +104,43 @@ export class ClusterView {
     return broker.call("query", { all: true }).catch(onlyRefused);
   }
 
-  #announce(rows) {
+  #changes(rows) {
     const before = new Map(this.#seen.brokers.map((row) => [row.name ?? row.address, row.state]));
-    const changes = rows.filter((row) => before.size && before.get(row.name ?? row.address) !== row.state);
-    if (changes.length) announce(changes.map((row) => `${row.name ?? row.address} is ${row.state}`).join(", "));
+    const changed = rows.filter((row) => before.size && before.get(row.name ?? row.address) !== row.state);
+    return changed.map((row) => `${row.name ?? row.address} is ${row.state}`);
+  }
+
+  #newFindings(found) {
+    if (found.problem) return [];
+    const before = this.#found;
+    this.#found = new Set(found.findings.map((one) => `${one.key} ${one.about}`));
+    const fresh = found.findings.filter((one) => before && !before.has(`${one.key} ${one.about}`));
+    if (fresh.length) return fresh.map((one) => `${one.severity}: ${one.text}`);
+    return before?.size && !found.findings.length ? ["Nothing found any more"] : [];
   }
 
   #show(status, rows, backups, sets) {
-    const wrongs = problemsOf({ status, brokers: rows, backups, facts: this.#facts, sets });
-    showWrongs(this.wrongs, wrongs.length ? wrongs : [NOTHING_WRONG]);
     this.#showSummary(status, rows, backups);
     this.brokers.update(rows);
     this.sets.update(sets);
     show(this.setsPart, sets.length > 0);
     this.#showActions(status, backups);
+  }
+
+  #showFindings(found) {
+    if (found.problem) {
+      setText(this.looked, `What is wrong is not known: ${found.problem}.`);
+      showWrongs(this.wrongs, []);
+      return;
+    }
+    showWrongs(this.wrongs, wrongsOf(found));
+    setText(this.looked, lookedText(found, clock(found.at_ms)));
+    const lines = found.not_looked_at.map(({ what, why }) => `${what}: ${why}`);
+    if (this.notLooked.shownId !== JSON.stringify(lines)) {
+      this.notLooked.shownId = JSON.stringify(lines);
+      this.notLooked.replaceChildren(...lines.map((line) => el("li", {}, line)));
+    }
+    show(this.notLookedPart, lines.length > 0);
   }
 
   #showSummary(status, rows, backups) {
@@ -228,6 +251,12 @@ function causeText(what) {
 /** What a broker refuses leaves the rest to be shown; that nobody answers does not. */
 function onlyRefused(error) {
   if (error instanceof broker.Refused && error.status < 0) return [];
+  throw error;
+}
+
+/** A diagnosis that the broker cannot have yet leaves the rest to be shown. */
+function onlyNotFound(error) {
+  if (error instanceof broker.Refused && ![401, 403].includes(error.status)) return { problem: error.message };
   throw error;
 }
 

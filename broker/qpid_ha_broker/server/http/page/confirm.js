@@ -1,10 +1,11 @@
 // A question before something is done: what it does, what could be lost, and afterwards what came of it.
 
 import { announce, el, setText } from "./dom.js";
+import { copyLine } from "./wrongs.js";
 
 /**
  * `action`: {title, does: [text], loses: text, verb, fields: [{name, label, kind, options, value, hint}], danger,
- * run: values -> text}. Resolves when the dialog is closed; true: it was done.
+ * run: values -> text, or {text, secret}: that is shown once, to be copied}. Resolves when the dialog is closed; true: it was done.
  */
 export function confirmAction(action) {
   const dialog = document.getElementById("dialog");
@@ -33,12 +34,13 @@ export function confirmAction(action) {
     doIt.disabled = true;
     try {
       const values = Object.fromEntries([...fields].map(([name, field]) => [name, field.input.value]));
-      const text = await action.run(values);
+      const outcome = await action.run(values);
+      const { text, secret } = typeof outcome === "string" ? { text: outcome } : outcome;
       isDone = true;
       announce(text);
       form.replaceChildren(el("h2", { id: "dialog-title" }, "Done"), el("p", { role: "status" }, text),
-        el("div", { class: "buttons" }, el("button", { type: "submit" }, "Close")));
-      form.querySelector("button").focus();
+        ...(secret ? [copyLine(secret, "it")] : []), el("div", { class: "buttons" }, el("button", { type: "submit" }, "Close")));
+      form.querySelector("button[type=submit]").focus();
     } catch (error) {
       setText(problem, error.message);
       doIt.disabled = false;
@@ -51,6 +53,7 @@ export function confirmAction(action) {
     dialog.addEventListener("close", function closed() {
       if (dialog.open) return; // the event of the dialog before comes late
       dialog.removeEventListener("close", closed);
+      dialog.replaceChildren(); // passwords were typed into it, or a token was shown
       resolve(isDone);
     });
     (form.querySelector("select, input, textarea") ?? cancel).focus(); // what changes something is never a slip of Enter away

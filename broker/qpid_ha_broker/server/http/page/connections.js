@@ -2,7 +2,7 @@
 
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
-import { count, el, plural, setText, Table, time } from "./dom.js";
+import { count, el, plural, setText, show, Table, time } from "./dom.js";
 import { showWrongs } from "./wrongs.js";
 
 const ROWS_MAX = 200;
@@ -23,11 +23,22 @@ export class ConnectionsView {
       { title: "Since", value: (row) => time(row.since_ms) },
       { title: "Direction", value: (row) => row.link.direction ?? "" },
       { title: "Node", long: true, value: (row) => row.link.node ?? "" },
+      { title: "Relayed", long: true, value: (row) => relayedText(row.link) },
       { title: "Credit", value: (row) => count(row.link.credit), number: true },
       { title: "Unsettled", value: (row) => count(row.link.unsettled ?? row.unsettled), number: true },
       { title: "Waits for", value: (row) => row.link.waits_for ?? "", classes: (row) => (isWaiting(row) ? "warn" : "quiet") },
       { title: "Actions", value: (row) => this.#close(row), id: (row) => [row.broker, row.id, broker.mayChange()] },
     ], { key: (row) => `${row.broker}/${row.id}/${row.number}` });
+    this.proxies = new Table("Proxies", [
+      { title: "Proxy", value: (row) => row.broker },
+      { title: "Relays to", value: (row) => row.to },
+      { title: "Connections", number: true, value: (row) => count(row.connections) },
+      { title: "Links", number: true, value: (row) => count(row.links) },
+      { title: "Waiting", number: true, value: (row) => count(row.waiting), classes: (row) => (row.waiting ? "warn" : "") },
+    ], { key: (row) => `${row.broker}/${row.to}` });
+    this.proxiesPart = el("section", { "aria-labelledby": "proxies-title", hidden: true }, el("h2", { id: "proxies-title" }, "Proxies"),
+      el("p", { class: "quiet" }, "Brokers whose clients are served by others through them, and which those are. A link that waits for more than messages is counted as waiting."),
+      this.proxies.element);
     this.filter = el("input", { type: "search", id: "connection-filter", autocomplete: "off", spellcheck: "false",
       placeholder: "user, address, node", oninput: () => this.#show() });
     this.kind = el("select", { onchange: () => this.#show() }, el("option", { value: "" }, "all"),
@@ -36,7 +47,7 @@ export class ConnectionsView {
     this.said = el("p", { class: "quiet", role: "status" });
     this.element = el("div", {}, el("h2", { class: "unseen" }, "Connections and links"),
       el("div", { class: "tools" }, el("label", {}, "Filter", this.filter), el("label", {}, "Kind", this.kind)),
-      this.silent, this.said, this.table.element);
+      this.silent, this.said, this.table.element, this.proxiesPart);
   }
 
   async refresh() {
@@ -45,6 +56,9 @@ export class ConnectionsView {
     this.#rows = connections.flatMap((row) => (row.links.length ? row.links : [{}]).map((link, number) => ({ ...row, link, number })));
     this.#rows.sort((one, other) => isWaiting(other) - isWaiting(one));
     this.connections = connections.length;
+    const proxies = proxiesOf(this.#rows);
+    this.proxies.update(proxies);
+    show(this.proxiesPart, proxies.length > 0);
     this.#show();
     return null;
   }
@@ -52,7 +66,7 @@ export class ConnectionsView {
   #show() {
     const part = this.filter.value.toLowerCase();
     const found = this.#rows.filter((row) => (!this.kind.value || row.kind === this.kind.value) &&
-      [row.user, row.address, row.container, row.link.node].some((text) => (text ?? "").toLowerCase().includes(part)));
+      [row.user, row.address, row.container, row.link.node, row.link.relayed_to, row.link.relayed_for].some((text) => (text ?? "").toLowerCase().includes(part)));
     const more = found.length > ROWS_MAX ? `; the first ${ROWS_MAX} are shown: filter to see others` : "";
     const waiting = found.filter(isWaiting).length;
     setText(this.said, `${plural(found.length, "link")}; ${count(waiting)} waiting for something else than messages; ${plural(this.connections, "connection")} of all kinds${more}`);
@@ -85,4 +99,25 @@ export class ConnectionsView {
 
 function isWaiting(row) {
   return Number(!AT_REST.has(row.link.waits_for ?? ""));
+}
+
+/** To which broker a link goes on, or for whom a proxy has it. */
+function relayedText(link) {
+  if (link.relayed_to) return `to ${link.relayed_to}`;
+  return link.relayed_for ? `for ${link.relayed_for}` : "";
+}
+
+/** Which brokers relay links, and where to: one row for each pair. `rows`: of links. */
+export function proxiesOf(rows) {
+  const pairs = new Map();
+  for (const row of rows.filter((one) => one.link.relayed_to)) {
+    const key = JSON.stringify([row.broker, row.link.relayed_to]);
+    const pair = pairs.get(key) ?? { broker: row.broker, to: row.link.relayed_to, ids: new Set(), links: 0, waiting: 0 };
+    pairs.set(key, pair);
+    pair.ids.add(row.id);
+    pair.links += 1;
+    pair.waiting += isWaiting(row) ? 1 : 0;
+  }
+  const found = [...pairs.values()].map(({ ids, ...pair }) => ({ ...pair, connections: ids.size }));
+  return found.sort((one, other) => `${one.broker} ${one.to}`.localeCompare(`${other.broker} ${other.to}`));
 }

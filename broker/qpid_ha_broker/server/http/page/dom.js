@@ -174,6 +174,15 @@ export function seconds(number) {
 export function time(ms) {
   if (!ms) return "";
   const at = new Date(ms);
-  const two = (number) => String(number).padStart(2, "0");
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(ms)}`;
+}
+
+/** The time of that day. */
+export function clock(ms) {
+  const at = new Date(ms);
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+function two(number) {
+  return String(number).padStart(2, "0");
 }

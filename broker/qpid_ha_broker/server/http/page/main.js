@@ -4,6 +4,7 @@ import * as broker from "./broker.js";
 import { ChartsView } from "./charts.js";
 import { ClusterView } from "./cluster.js";
 import { ConnectionsView } from "./connections.js";
+import { DefinitionsView } from "./definitions.js";
 import { announce, el, setText, show, time } from "./dom.js";
 import { ExchangesView, ExchangeView } from "./exchanges.js";
 import { HistoryView } from "./history.js";
@@ -12,6 +13,7 @@ import { SettingsView } from "./settings.js";
 import { stateKind } from "./problems.js";
 import { QueueView } from "./queue.js";
 import { QueuesView } from "./queues.js";
+import { UsersView } from "./users.js";
 
 const NEWS_SETTLE_MS = 100;
 const RETRY_MS = 2000;
@@ -50,8 +52,25 @@ part("login-form").addEventListener("submit", (event) => {
   logIn();
 });
 
+part("password-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const password = part("password").value;
+  part("password").value = "";
+  part("password-login").disabled = true;
+  setText(part("login-problem"), "");
+  try {
+    await broker.logIn(part("user").value.trim(), password);
+    logIn();
+  } catch (error) {
+    setText(part("login-problem"), error.message);
+    part("password").focus();
+  } finally {
+    part("password-login").disabled = false;
+  }
+});
+
 part("logout").addEventListener("click", () => {
-  broker.forgetToken();
+  broker.logOut();
   askForToken();
 });
 
@@ -77,7 +96,7 @@ function onEvent(kind, facts) {
     document.querySelector("nav").hidden = false;
     show(part("logout"), true);
     setText(part("broker-name"), facts.broker);
-    setText(part("who"), `${facts.token} (${facts.role})`);
+    setText(part("who"), facts.by === "user" ? facts.token : `${facts.token} (${facts.role})`);
     setText(part("stream"), "live");
     if (view.current === null) showView();
     else due(true);
@@ -114,7 +133,8 @@ function showState(state) {
 
 const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView(), queues: () => new QueuesView(), history: () => new HistoryView(),
   connections: () => new ConnectionsView(),
-  sessions: () => new SessionsView(), "remote-nodes": () => new RemoteNodesView(), settings: () => new SettingsView(),
+  sessions: () => new SessionsView(), "remote-nodes": () => new RemoteNodesView(), settings: () => new SettingsView(), users: () => new UsersView(),
+  definitions: () => new DefinitionsView(),
   exchanges: () => new ExchangesView(), exchange: (name) => new ExchangeView(name),
   queue: (name, address) => new QueueView(name, address) };
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from qpid_ha_agent.definitions.document import (
+from qpid_ha_broker.definitions.document import (
     EXCHANGE_KINDS,
     STANDARD_PREFIX,
     BindingDefinition,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from qpid_ha_agent.activation import Assessment
 from qpid_ha_broker.coordination.pause import Pause
+from qpid_ha_broker.diagnosis.activation import Assessment
 from qpid_ha_broker.events.types import GROUP, STRATEGIES
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.states import State
@@ -363,6 +363,8 @@ class MachineState:
     """At rest, of a broker that does not run."""
     discarded_files: int = 0
     """That were not replayed."""
+    is_elsewhere: bool = False
+    """Who reads what is wrong may be at another machine: commands say where they are typed."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from qpid_ha_agent.definitions.document import (
+from qpid_ha_broker.definitions.document import (
     STANDARD_PREFIX,
     Arguments,
     BindingDefinition,

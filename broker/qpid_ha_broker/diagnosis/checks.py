@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from shlex import quote
 from typing import Final
 
-from qpid_ha_agent.diagnosis.facts import (
+from qpid_ha_broker.diagnosis.facts import (
     OUTSIDE,
     WITHHELD,
     BrokerState,
@@ -20,7 +20,7 @@ from qpid_ha_agent.diagnosis.facts import (
     SilentBroker,
     Supervisor,
 )
-from qpid_ha_agent.diagnosis.findings import Finding
+from qpid_ha_broker.diagnosis.findings import Finding
 from qpid_ha_broker.ha.other_coordinators import SHOWN_CHARACTERS
 from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State
@@ -464,6 +464,17 @@ def _read(queue: QueueState) -> str:
 
 
 def _machine(facts: DiagnosisFacts) -> Iterator[Finding]:
+    for finding in _of_machine(facts):
+        yield _named(finding, facts.machine.name) if facts.machine.is_elsewhere else finding
+
+
+def _named(finding: Finding, name: str) -> Finding:
+    """For who reads it elsewhere."""
+    commands = (f"{command.partition('   #')[0]}   # on {name}" for command in finding.commands)
+    return finding._replace(text=f"{name}: {finding.text}", commands=tuple(commands))
+
+
+def _of_machine(facts: DiagnosisFacts) -> Iterator[Finding]:
     machine = facts.machine
     if machine.config_problem:
         command = f"qpidd --check --config {quote(machine.config)}"
