@@ -14,6 +14,7 @@ from paired_engines import PairedBroker, PairedClient, take_from
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
 from qpid_ha_broker.amqp.wire.engine import ACCEPTED, REJECTED, RELEASED
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from session_clients import (
     confirmed,
     consume,
@@ -574,6 +575,30 @@ def test_what_waits_to_be_committed_does_not_go_out_of_a_queue_that_was_deleted_
     commit(witnessed)
     assert client.bodies(link) == []
     assert link.remote_condition.name == "amqp:resource-deleted"
+
+
+@pytest.mark.parametrize("broker", ["direct"], indirect=True)
+def test_what_a_closed_link_was_still_to_get_takes_nothing_from_a_later_one_of_its_name(
+    witnessed: PairedBroker,
+) -> None:
+    """It leads no more, and then does again: what it had handed out waits all the time, and the client has closed the
+    link and attached it anew, at another broker."""
+    default = witnessed.container.default
+    client, link = handed_to_a_session(witnessed)
+    (closed,) = default.resources.catalog.holdings
+    default.prove_lead = lambda: LeadProof.MISSING
+    commit(witnessed)
+    link.close()
+    commit(witnessed)
+    (entry,) = closed.queue.messages
+    assert entry.is_free
+    default.resources.replicated.hold(closed.queue, [entry], closed.owner)
+    default.prove_lead = lambda: LeadProof.PROVEN
+    commit(witnessed)
+    (later,) = default.resources.catalog.holdings
+    assert entry.holder is later
+    assert list(later.ids) == [entry.id]
+    assert client.bodies(link) == []
 
 
 def test_what_is_told_of_a_link_is_committed(witnessed: PairedBroker) -> None:

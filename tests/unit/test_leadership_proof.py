@@ -18,6 +18,7 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.queues.dispatcher import Consumer
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.sequence import Holder
 from small_cluster import Node, SmallCluster, three
 
 UNPROVEN_S, SILENCE_S = 0.3, 1.5
@@ -310,8 +311,8 @@ def test_a_process_that_was_not_looked_at_for_a_while_was_stopped() -> None:
 class Primary:
     """A broker with a witness, which proves as much as the test says."""
 
-    def __init__(self) -> None:
-        self.broker = PairedBroker()
+    def __init__(self, *, log_acquisitions: bool = False) -> None:
+        self.broker = PairedBroker(log_acquisitions=log_acquisitions)
         self.log: Log = self.broker.container.default.resources.replicated.log
         self.proof = LeadProof.ALONE
         self.broker.container.default.prove_lead = lambda: self.proof
@@ -387,6 +388,23 @@ def test_a_drain_is_answered_when_what_is_there_may_be_given(proof: LeadProof) -
         assert (client.bodies(consumer), consumer.credit) == ([], 10)
         primary.becomes(LeadProof.PROVEN)
     assert (client.bodies(consumer), consumer.credit) == (["1"], 0)
+
+
+def test_what_was_handed_out_and_waits_is_taken_from_nobody_who_has_it_when_its_link_has_ended() -> None:
+    """As where another broker led meanwhile, and this one does again."""
+    primary = Primary(log_acquisitions=True)
+    client = primary.client
+    consumer = client.receiver("q", 1)
+    primary.commit()
+    client.publish("q", "1")
+    (entry,) = primary.broker.queue("q").messages
+    assert not entry.is_free
+    assert client.bodies(consumer) == []
+    consumer.close()
+    primary.broker.settle_down()
+    entry.holder = by_now = Holder()
+    primary.commit()
+    assert entry.holder is by_now
 
 
 def test_what_a_consumer_accepts_is_settled_when_that_is_committed_and_no_sooner() -> None:

@@ -202,9 +202,10 @@ class PacedConsumer(Consumer, LinkEndpoint):
         self._window.congested[self] = None
 
     def _take_back(self, entries: list[Entry]) -> None:
-        """Give back what has not begun to leave: nobody has seen it, and it counts as no delivery."""
+        """Give back what has not begun to leave: nobody has seen it, and it counts as no delivery. What somebody else
+        has by now, as where another broker led meanwhile, is not ours."""
         if not self.browsing:
-            release_unseen(self.hosted.resources, self.queue, entries)
+            release_unseen(self.hosted.resources, self.queue, [entry for entry in entries if entry.holder is self])
 
     def _send_backlog(self) -> bool:
         """As far as the client takes it; whether that was all."""

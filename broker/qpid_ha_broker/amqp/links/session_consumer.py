@@ -151,10 +151,14 @@ class SessionConsumer(OutgoingLink):
         self._window.congested[self] = None
 
     def _take_back(self, entries: list[Entry]) -> None:
-        """They stay the session's, on its next link, unless its client has closed this one while they were written."""
-        held = self.hosted.resources.catalog.holdings.find(*self._owner_of_held, self.queue)
-        if self.was_closed and held is not None:
-            give_back_held(self.hosted.resources, held, self._part.epoch, failed=False)
+        """They stay the session's, on its next link. Where its client has closed this one, what counted went back with
+        that, and what the session holds on a link of that name by now is a later one's. In a group they may count only
+        since then: they go back now."""
+        resources = self.hosted.resources
+        held = resources.catalog.holdings.find(*self._owner_of_held, self.queue)
+        if self.was_closed and held is not None and resources.replication.counts_later:
+            ids = {entry.id for entry in entries}
+            give_back_held(resources, held, self._part.epoch, failed=False, ids=ids)
 
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
         sections, is_relayed, now_ms = self._container.sections, self._relay is not None, self.hosted.now_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from itertools import compress
 from operator import not_
 
@@ -19,20 +20,24 @@ def held_for(resources: Resources, queue: Queue, owner: SessionOwner) -> list[En
     return [by_id[message_id] for message_id in link.ids]
 
 
-def release_held(resources: Resources, link: SessionLink, failed: bool) -> None:
+def release_held(resources: Resources, link: SessionLink, failed: bool, *, ids: AbstractSet[int] | None = None) -> None:
     """Give back what a link of a client's session holds, but for what an open transaction has accepted.
 
+    `ids`: of that, these alone; None: all.
     `failed`: what its client may have seen counts as a failed delivery. What was never sent does not; it is marked all
     the same, because it comes back late: others may have got by now what was behind it.
     """
     queue = link.queue
-    held = [entry for entry in queue.messages.find_all(sorted(link.ids)) if entry.holder is link]
+    wanted = link.ids if ids is None else link.ids.keys() & ids
+    held = [entry for entry in queue.messages.find_all(sorted(wanted)) if entry.holder is link]
     seen = [queue.is_redelivered(entry) for entry in held]
     resources.release(queue, list(compress(held, seen)), failed)
     resources.release(queue, list(compress(held, map(not_, seen))), failed=False)
 
 
-def give_back_held(resources: Resources, link: SessionLink, epoch: int, failed: bool) -> None:
+def give_back_held(
+    resources: Resources, link: SessionLink, epoch: int, failed: bool, *, ids: AbstractSet[int] | None = None
+) -> None:
     """`release_held`, wherever the link was attached: as soon as what it holds is answered here. `epoch`: of the
     connection of the session for which that is done."""
     queue, owner = link.queue, link.owner
@@ -40,7 +45,7 @@ def give_back_held(resources: Resources, link: SessionLink, epoch: int, failed: 
     def give_back() -> None:
         there = resources.catalog.holdings.find(*owner, queue)
         if there is not None:
-            release_held(resources, there, failed)
+            release_held(resources, there, failed, ids=ids)
 
     resources.replication.when_answering(queue, owner, epoch, give_back)
 
