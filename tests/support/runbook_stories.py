@@ -231,7 +231,7 @@ STORIES: Final[Mapping[str, Story]] = {
         besides={
             "## Failure during failback": lines(
                 stopped("node1"),
-                sent("node2", "late"),
+                f"{sent('node2', 'late')} || {sent('node3', 'late')}",  # whichever of the two leads now
                 stopped("node2 node3"),
                 started("node1"),
                 at("node1", CONNECTING),
