@@ -31,7 +31,7 @@ def send_all(client: BlockingClient, numbers: Iterable[int]) -> None:
 
 
 def send_without_waiting(client: BlockingClient, numbers: Iterable[int]) -> None:
-    """They have reached the broker when this returns; whether it answers is another question."""
+    """They have reached the broker when this returns; whether it answers, or has stored them, is another question."""
     sender = client.sender(QUEUE)
     for number in numbers:
         sender.link.send(numbered(number))
@@ -62,7 +62,8 @@ def test_a_broker_that_was_killed_and_started_again_knows_what_it_had_accepted_a
         with ControlClient(broker.control_socket) as control:
             facts = control.call("query")
             assert isinstance(facts, dict)
-            assert facts["duplicates_dropped"] == 100
+            # All that was confirmed, and of the rest what its store had got before it was killed.
+            assert 50 <= facts["duplicates_dropped"] <= 100
             control.call("set", key="deduplication.producers", value=0)
         send_all(client, [1])
         assert consumed(client) == [1]
