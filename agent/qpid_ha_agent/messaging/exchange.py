@@ -160,7 +160,9 @@ class MessageLine:
             text = str(error)
             if "unauthorized" in text or "uthentication failed" in text:
                 raise Forbidden(f"{self._broker} does not let {self._who} in: {text}") from None
-            raise Unreachable(f"the broker at {self._broker} cannot be reached, or was lost: {text}") from None
+            turned_away = "; one that is not primary turns clients away: -b names the primary, see status --all"
+            hint = turned_away if "framing-error" in text else ""
+            raise Unreachable(f"the broker at {self._broker} cannot be reached, or was lost: {text}{hint}") from None
 
 
 def text_of(condition: Any) -> str:
