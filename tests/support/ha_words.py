@@ -144,7 +144,7 @@ def _greeting_words(frame: fr.Hello | fr.Welcome | fr.Refused | fr.TakeOver | fr
     match frame:
         case fr.Hello():
             return f"hello: {_log_words(frame)}"
-        case fr.Welcome(_, cluster, generation, _, common, resync, _, _):
+        case fr.Welcome(_, cluster, generation, _, common, resync):
             return f"welcome to generation {generation} of {cluster}: common up to {common}; {RESYNC[resync]}"
         case fr.Refused(code, text, address):
             where = f"; ask {address}" if address else ""

@@ -49,7 +49,9 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         st.booleans(),
     ),
     st.builds(
-        fr.Welcome, TEXT, TEXT, U64, HISTORY, U64, st.sampled_from(fr.Resync), TEXT, st.floats(0, 1e6, allow_nan=False)
+        fr.Welcome,
+        *(TEXT, TEXT, U64, HISTORY, U64, st.sampled_from(fr.Resync), TEXT, st.floats(0, 1e6, allow_nan=False)),
+        st.lists(st.builds(fr.GenerationDetails, U64, st.booleans(), TEXT), max_size=5).map(tuple),
     ),
     st.builds(fr.Refused, st.sampled_from(fr.RefusalCode), TEXT, TEXT),
     st.builds(fr.Batch, U64, U64, U64, U64, DATA),

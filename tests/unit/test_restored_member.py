@@ -202,8 +202,8 @@ LED_BY_B = ClusterRecord("uuid", 1, "b", 1, ("a", "b", "c"))
 LED_BY_A = ClusterRecord("uuid", 2, "a", 2, ("a",))
 
 
-Greeting = tuple[tuple[int, ...], bool, bool, bool]
-"""Of a Hello: `started`, `reads_marks`, `reads_schedules` and `reads_annotations`."""
+Greeting = tuple[tuple[int, ...], bool, bool, bool, bool]
+"""Of a Hello: `started`, `reads_marks`, `reads_schedules`, `reads_annotations` and `reads_details`."""
 
 
 class Waking(MemberHarness):
@@ -294,8 +294,8 @@ class Waking(MemberHarness):
             self.apply(fx.LinkOpened(self._link))
             hello = self._hello
             assert hello is not None
-            greeting = hello.started, hello.reads_marks, hello.reads_schedules, hello.reads_annotations
-            greetings[self._address].append(greeting)
+            reads = hello.reads_marks, hello.reads_schedules, hello.reads_annotations, hello.reads_details
+            greetings[self._address].append((hello.started, *reads))
             said = CANNOT_READ if self._address in self.cannot_read else reason
             self.apply(fx.LinkLost(self._link, said, end_of(said)))
         return greetings
@@ -332,17 +332,20 @@ def test_whoever_has_nothing_to_ask_the_coordinator_follows_at_once(settings: Me
     assert waking.is_welcome()
 
 
-CANNOT_READ = "HELLO: expected no field called reads_annotations"
+CANNOT_READ = "HELLO: expected no field called reads_details"
 """As a release says it that knows no such field."""
-FULL, WITHOUT_THE_LAST = ((0,), True, True, True), ((0,), True, True, False)
-NO_SCHEDULES, OLDER, BAREST = ((0,), True, False, False), ((0,), False, False, False), ((), False, False, False)
+FULL, WITHOUT_THE_LAST, NO_ANNOTATIONS, NO_SCHEDULES, OLDER = (
+    ((0,), *(number < count for number in range(4))) for count in range(4, -1, -1)
+)
+BAREST = ((), False, False, False, False)
 
 
 def test_who_cannot_read_the_greeting_is_an_older_release_perhaps_and_greeted_as_such() -> None:
     waking = Waking(member())
     assert waking.is_welcome()
-    greetings = waking.greetings([CANNOT_READ] * 10)
-    assert greetings["b:5672"][:5] == greetings["c:5672"][:5] == [FULL, WITHOUT_THE_LAST, NO_SCHEDULES, OLDER, BAREST]
+    greetings = waking.greetings([CANNOT_READ] * 12)
+    said = [FULL, WITHOUT_THE_LAST, NO_ANNOTATIONS, NO_SCHEDULES, OLDER, BAREST]
+    assert greetings["b:5672"][:6] == greetings["c:5672"][:6] == said
 
 
 @pytest.mark.parametrize(
@@ -364,7 +367,7 @@ def test_nor_whoever_is_at_another_address() -> None:
     waking = Waking(member())
     waking.cannot_read = {"b:5672"}
     greetings = waking.greetings(["connection reset"] * 6)
-    assert greetings["b:5672"][:3] == [FULL, WITHOUT_THE_LAST, NO_SCHEDULES]
+    assert greetings["b:5672"][:3] == [FULL, WITHOUT_THE_LAST, NO_ANNOTATIONS]
     assert set(greetings["c:5672"]) == {FULL}
 
 

@@ -64,6 +64,7 @@ class BackupFeed:
                 resync=resync,
                 clients_url=settings.clients_url,
                 link_timeout_s=settings.backup_timeout_s,
+                details=self._replica.history.details() if hello.reads_details else (),
             ),
         )
         self.tell_clock(backup)

@@ -26,7 +26,7 @@ from qpid_ha_broker.events.json_forms import (
     truth,
 )
 from qpid_ha_broker.ha import frames as fr
-from qpid_ha_broker.ha.frames import Frame, GenerationEntry
+from qpid_ha_broker.ha.frames import Frame, GenerationDetails, GenerationEntry
 from qpid_ha_broker.ha.sealed_frames import FrameTable
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sets.message_clock import LAST_MS
@@ -40,6 +40,8 @@ MAX_REQUEST: Final = 256 * 1024
 """Of what is wanted with a question: the longest value of a setting, or a command that is passed on."""
 """Characters of an answer's text, which may be a broker's facts and figures."""
 MAX_HISTORY: Final = 100_000
+MAX_DETAILS: Final = 1000
+"""Of generations: more than anybody looks at."""
 MAX_MEMBERS: Final = 1000
 MAX_CLAIMS: Final = 100
 MAX_JSON_BYTES: Final = 32 * 1024 * 1024
@@ -93,6 +95,7 @@ LSN: Final = integer()
 SMALL: Final = integer(2**32 - 1)
 NAMES: Final = sequence(NAME, MAX_MEMBERS)
 HISTORY: Final = sequence(line(LSN, NAME, LSN, made=GenerationEntry), MAX_HISTORY)
+DETAILS: Final = sequence(line(LSN, truth, SENTENCE, made=GenerationDetails), MAX_DETAILS)
 TIMES: Final = sequence(LSN, MAX_HISTORY)
 SECONDS: Final = seconds(MAX_SECONDS)
 
@@ -112,12 +115,12 @@ _FRAMES: Final[FrameTable[Frame]] = FrameTable("a kind that this release knows",
         version=SMALL, name=NAME, instance=NAME, cluster=NAME, history=HISTORY, last_lsn=LSN, applied_lsn=LSN,
         complete=truth, lacks_transient=truth, promised=LSN, remembers=truth, set=Later(NAME), started=Later(TIMES),
         reads_clock=Later(truth), store_problem=Later(SENTENCE), reads_marks=Later(truth),
-        reads_schedules=Later(truth), reads_annotations=Later(truth),
+        reads_schedules=Later(truth), reads_annotations=Later(truth), reads_details=Later(truth),
     ),
     FrameKind.WELCOME: _json(
         fr.Welcome,
         name=NAME, cluster=NAME, generation=LSN, history=HISTORY, common_lsn=LSN, resync=choice(fr.Resync),
-        clients_url=SENTENCE, link_timeout_s=SECONDS,
+        clients_url=SENTENCE, link_timeout_s=SECONDS, details=Later(DETAILS),
     ),
     FrameKind.REFUSED: _json(fr.Refused, code=choice(fr.RefusalCode), text=SENTENCE, primary_address=SENTENCE),
     FrameKind.BATCH: _binary(fr.Batch, "data", generation=U64, first_lsn=U64, last_lsn=U64, committed_lsn=U64),

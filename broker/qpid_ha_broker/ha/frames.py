@@ -35,6 +35,14 @@ class GenerationEntry(NamedTuple):
     first_lsn: int
 
 
+class GenerationDetails(NamedTuple):
+    """When a generation began, in ms since 1970 (0: not known), whether an operator overrode a refusal, and why."""
+
+    started_at_ms: int
+    forced: bool
+    cause: str
+
+
 class LogPosition(NamedTuple):
     """A place in the history of a cluster; positions are totally ordered."""
 
@@ -81,6 +89,8 @@ class Hello(NamedTuple):
     """It understands messages that are due later. False: as of `reads_clock`."""
     reads_annotations: bool = False
     """It understands the event `Annotated`. False: as of `reads_clock`."""
+    reads_details: bool = False
+    """It understands `details` of a Welcome. False: as of `reads_clock`."""
 
 
 class Resync(StrEnum):
@@ -103,6 +113,8 @@ class Welcome(NamedTuple):
     """Where clients find this primary; empty: at the address that the backup used."""
     link_timeout_s: float
     """The primary gives a link up after so long a silence."""
+    details: tuple[GenerationDetails, ...] = ()
+    """Of the newest so many of `history`. Empty: for a broker that is older, or of one."""
 
 
 class RefusalCode(StrEnum):

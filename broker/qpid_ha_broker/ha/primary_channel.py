@@ -36,9 +36,14 @@ class GreetingForm(NamedTuple):
         return self.additions > 2
 
     @property
-    def is_newest(self) -> bool:
-        """With what came last: what consumers say of messages that they give back."""
+    def has_annotations(self) -> bool:
+        """With what came then: what consumers say of messages that they give back."""
         return self.additions > 3
+
+    @property
+    def is_newest(self) -> bool:
+        """With what came last: when and why generations began."""
+        return self.additions > 4
 
 
 class Greetings:
@@ -100,7 +105,7 @@ class PrimaryChannel:
         self._welcomed_s = float("-inf")
         self._short_in_a_row = 0
         """Times that a primary was lost shortly after its welcome."""
-        self._greetings = Greetings(additions=4)
+        self._greetings = Greetings(additions=5)
         self.told_problem = ""
         """Why the store of this broker took nothing when it greeted, which is told to whoever is not too old for that;
         empty: it took what it was given, then or since."""

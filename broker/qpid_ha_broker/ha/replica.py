@@ -37,6 +37,11 @@ from qpid_ha_broker.model.sets.state import ReplayError, SetState
 
 Kind = TypeVar("Kind")
 _MARKS: Final = (GenerationStarted, InSyncChanged)
+DETAILS_MOST: Final = 1000
+"""So many generations whoever compares is told the details of."""
+CAUSE_LENGTH: Final = 500
+"""Characters of why one began that are told then."""
+_UNTOLD: Final = fr.GenerationDetails(0, False, "")
 
 
 class StreamError(Exception):
@@ -114,6 +119,13 @@ class LogHistory:
         """When each of them began, in ms since 1970; 0: that was not told."""
         return tuple(event.started_at_ms for _, event in self.generations())
 
+    def details(self) -> tuple[fr.GenerationDetails, ...]:
+        """When and why each of the newest began, as frames carry it."""
+        newest = self.generations()[-DETAILS_MOST:]
+        return tuple(
+            fr.GenerationDetails(event.started_at_ms, event.forced, event.cause[:CAUSE_LENGTH]) for _, event in newest
+        )
+
     def newest_in_sync(self) -> InSyncChanged:
         """The last in-sync set in this broker's log."""
         held = self._held_events(InSyncChanged)
@@ -163,12 +175,15 @@ class LogHistory:
         self._state.generations[:] = [(first, event) for first, event in self._state.generations if first <= lsn]
 
     def adopt(self, welcome: fr.Welcome) -> None:
-        """The primary's generations, as far as this log has none. When and why each began is not told."""
-        generations = self._state.generations
+        """The primary's generations, as far as this log has none, with when and why they began, if it could tell."""
+        generations, history = self._state.generations, welcome.history
         present = {lsn for lsn, _ in generations}
-        for entry in welcome.history:
+        details = (*[_UNTOLD] * (len(history) - len(welcome.details)), *welcome.details[-len(history) :])
+        for entry, (started_at_ms, forced, cause) in zip(history, details, strict=False):
             if entry.first_lsn not in present:
-                event = GenerationStarted(entry.generation, entry.primary, welcome.cluster, 0, False, "")
+                event = GenerationStarted(
+                    entry.generation, entry.primary, welcome.cluster, started_at_ms, forced, cause
+                )
                 generations.append((entry.first_lsn, event))
 
 

@@ -525,7 +525,8 @@ class Connecting(Standby):
                 store_problem=parts.channel.told_problem if parts.channel.greeting.has_marks else "",
                 reads_marks=parts.channel.greeting.has_marks,
                 reads_schedules=parts.channel.greeting.has_schedules,
-                reads_annotations=parts.channel.greeting.is_newest,
+                reads_annotations=parts.channel.greeting.has_annotations,
+                reads_details=parts.channel.greeting.is_newest,
             ),
         )
 
