@@ -49,7 +49,7 @@ def runs_of(batch: Sequence[Transfer], sections: MessageSections, limit: int, *,
                 header, head = None, ()  # whoever looks at it by itself refuses it
             if header is not None and header.ttl_ms:
                 header = None
-        if (
+        is_plain = (
             header is not None
             and len(payload) <= limit
             and state != transactional
@@ -57,10 +57,8 @@ def runs_of(batch: Sequence[Transfer], sections: MessageSections, limit: int, *,
                 (start := payload[length + 2 : length + 4]) in WITHOUT_GROUP
                 or _has_plain_properties(sections, payload, length, start, detects_groups)
             )
-        ):
-            its_header: Header | None = header
-        else:
-            its_header = None
+        )
+        its_header = header if is_plain else None
         if its_header is not of_run:
             if run:
                 yield run, of_run

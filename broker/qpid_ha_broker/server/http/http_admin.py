@@ -479,14 +479,19 @@ def _peer_of(request: web.BaseRequest) -> HttpPeer:
     return HttpPeer(peer_name(connection.transport), request.remote or "?", connection.address)
 
 
-def _login_in(body: bytes) -> tuple[str, str]:
-    """User and password. Raises HttpRefusal, which quotes nothing."""
+def _fields_in(body: bytes, *names: str) -> tuple[Any, ...]:
+    """What an object of JSON with these fields, and no others, has in them; None in place of each where it is none."""
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError):
         asked = None
-    given = asked if isinstance(asked, dict) and set(asked) == {"user", "password"} else {}
-    user, password = given.get("user"), given.get("password")
+    given = asked if isinstance(asked, dict) and set(asked) == set(names) else {}
+    return tuple(given.get(name) for name in names)
+
+
+def _login_in(body: bytes) -> tuple[str, str]:
+    """User and password. Raises HttpRefusal, which quotes nothing."""
+    user, password = _fields_in(body, "user", "password")
     if not isinstance(user, str) or not isinstance(password, str) or len(user) > USER_LENGTH_MAX:
         raise HttpRefusal(400, "a login is an object with user and password, which are texts")
     return user, password
@@ -494,12 +499,7 @@ def _login_in(body: bytes) -> tuple[str, str]:
 
 def _file_in(body: bytes) -> tuple[str, bool]:
     """The text of a file with definitions, and whether what is there may be changed. Raises HttpRefusal."""
-    try:
-        asked = json.loads(body)
-    except (ValueError, RecursionError):
-        asked = None
-    given = asked if isinstance(asked, dict) and set(asked) == {"text", "update"} else {}
-    text, update = given.get("text"), given.get("update")
+    text, update = _fields_in(body, "text", "update")
     if not isinstance(text, str) or not isinstance(update, bool):
         raise HttpRefusal(400, "send an object with text, that of the file, and update, true or false")
     return text, update
