@@ -42,7 +42,7 @@ _new_tuple = tuple.__new__
 class ResourceSet:
     """The promise: whatever `state` holds was written to `log` first.
 
-    What is written goes through `submit`, and nothing else appends to a log but its short way for a message about which
+    What is written goes through `submit`, and nothing else appends to a log but its short way for messages about which
     there is nothing to decide.
     """
 
