@@ -64,7 +64,11 @@ def test_where_there_is_no_time_for_all_some_consumers_are_given_many_and_then_t
     consumers = [core.consumer(queue) for _ in range(100)]
     for consumer in consumers:
         core.give_credit(queue, consumer)
-    turns = [core.resources.hand_out(core.now_ms, 100, budget_of(10 * EACH)) for _ in range(11)]
+
+    def for_messages(count: int) -> Budget:
+        return Budget(lambda: queue.messages.acquired, count)
+
+    turns = [core.resources.hand_out(core.now_ms, 100, for_messages(10 * EACH)) for _ in range(11)]
     asked = [{handout.consumer for handout in turn} for turn in turns]
     assert len(asked[0]) == 100, "before it is known that there is no time"
     assert all(len(takers) <= 11 for takers in asked[1:])

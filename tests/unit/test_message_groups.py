@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from random import Random
 from types import FrameType
 from typing import Any
@@ -16,7 +17,8 @@ from qpid_ha_broker.events.types import Acquired, QueueUpdated, Scalar
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.queues import message_groups
 from qpid_ha_broker.model.queues.dispatcher import Consumer, Dispatcher
-from qpid_ha_broker.model.queues.message_groups import IDLE_PARTS, LOOKED_LENGTH
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
+from qpid_ha_broker.model.queues.message_groups import IDLE_PARTS, LOOKED_LENGTH, GroupPosition
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.sets.resources import release_unseen
@@ -477,7 +479,7 @@ def test_one_who_finds_only_messages_of_others_stops_now_and_then() -> None:
     owner, other = core.consumer(queue), core.consumer(queue)
     core.publish(queue, *of("a", "a0"))
     core.take(queue, owner, 1)
-    core.publish(queue, *of("a", *("a" * (LOOKED_LENGTH + 10))), *of("b", "b0"))
+    core.publish(queue, *of("a", *("a" * (2 * LOOKED_LENGTH))), *of("b", "b0"))
     core.give_credit(queue, other)
     assert core.resources.hand_out(core.now_ms, 100) == []
     assert core.resources.has_work
@@ -631,6 +633,55 @@ def test_no_two_have_a_group_each_is_in_order_and_nobody_starves(seed: int) -> N
     crowd.finish()
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_taken_together_is_what_would_be_taken_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def outcome() -> list[list[tuple[int, str]]]:
+        crowd = _Crowd(Random(seed))
+        for _ in range(400):
+            crowd.step()
+        return crowd.handed_out
+
+    together = outcome()
+    monkeypatch.setattr(GroupPosition, "take", lambda _self, _taker, _wanted, _last, window, _taken: window)
+    assert together == outcome()
+    assert any(together)
+
+
+def test_nobody_is_given_what_is_not_committed_yet_be_it_put_aside_or_not() -> None:
+    core = Core()
+    queue = core.queue("q")
+    owner, other = core.consumer(queue), core.consumer(queue)
+    core.publish(queue, *of("a", "a0"))
+    core.take(queue, owner, 1)
+    core.publish(queue, *of("a", "a1", "a2"), *of("b", "b1", "b2"))
+    *_, second, _, fourth = [entry.id for entry in queue.messages]
+    core.give_credit(queue, owner)
+    core.give_credit(queue, other)
+
+    def given(shown_lsn: int) -> list[list[str]]:
+        handed_out, _ = queue.dispatcher.hand_out(core.now_ms, 100, shown_lsn, proof=LeadProof.PROVEN)
+        return sorted(bodies(entries) for _, entries in handed_out)
+
+    assert given(second - 1) == [["a1"]]
+    assert given(fourth - 1) == [["a2"], ["b1"]]
+    assert given(fourth) == [["b2"]]
+
+
+def test_who_owns_many_groups_is_given_several_new_ones_in_a_row_and_few_more_than_others() -> None:
+    core = Core()
+    queue = core.queue("q")
+    consumers = [core.consumer(queue) for _ in range(5)]
+    core.publish(queue, *[message(f"{at}", group=f"g{at}") for at in range(1000)])
+    rows = []
+    for consumer in consumers:
+        core.give_credit(queue, consumer)
+    for _, entries, _ in core.resources.hand_out(core.now_ms, 1000):
+        ids = [entry.id for entry in entries]
+        rows.append(sum(later == id + 1 for id, later in pairwise(ids)))
+        assert abs(len(entries) - 200) <= 200 // 8
+    assert max(rows) > 100, "each was given one at a time"
+
+
 class _SessionsConsumer(Consumer):
     session_owner = SessionOwner(1, "3f2b", "link")
 
@@ -648,6 +699,8 @@ class _Crowd:
         self.queue = self.core.queue("q", **arguments)
         self.is_leveled = "priorities" in arguments
         self.held: dict[Consumer, list[Entry]] = {}
+        self.handed_out: list[list[tuple[int, str]]] = []
+        """At each time, to the how manieth of the consumers which message."""
         self.sent = 0
         self.finished: dict[str, list[int]] = {}
         self.transactions: list[tuple[Transaction, list[Entry]]] = []
@@ -700,9 +753,12 @@ class _Crowd:
     def _hand_out(self) -> None:
         core, queue = self.core, self.queue
         while core.resources.has_work:
+            handed_out: list[tuple[int, str]] = []
+            self.handed_out.append(handed_out)
             for consumer, entries, _ in core.resources.hand_out(core.now_ms, self.random.choice([1, 2, 100])):
                 for entry in entries:
                     self._check_may_have(consumer, entry)
+                    handed_out.append((list(self.held).index(consumer), entry.resident_body().decode()))
                     self.held[consumer].append(entry)
         queue.messages.check_invariants()
         if queue.dispatcher.groups is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import cast
 
 import proton
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -15,22 +16,28 @@ from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.links.plain_messages import runs_of
 from qpid_ha_broker.amqp.links.sent_payload import sent_payload, sent_payloads
 from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.annotations import DELIVERY_DELAY, DELIVERY_TIME
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Transfer
 from qpid_ha_broker.amqp.wire.group_ids import has_group
-from qpid_ha_broker.amqp.wire.sections import Header, MessageSections
+from qpid_ha_broker.amqp.wire.sections import PRODUCER, SEQUENCE, Header, MessageSections
 from qpid_ha_broker.model.transactions.transaction import Message
 
 SECTIONS = MessageSections()
-LIMIT = 120
+LIMIT = 160
 LISTS = (b"\x02\x01A", b"\x04\x02BP\x07", b"\x08\x03@@p\x00\x00\x00\x09")
 HEADERS = (b"", b"\x00SpE", *(b"\x00Sp\xc0" + fields for fields in LISTS))
 """None, an empty one, and such with few fields: some clients leave out what is as usual."""
 BODY = b"\x00Sw\xa1\x04body"
 
 
+OF_JMS = {"x-opt-jms-msg-type": proton.byte(5), "x-opt-jms-dest": proton.byte(0)}
+"""Each message of Qpid JMS has these two."""
+ASKING = (PRODUCER, SEQUENCE, DELIVERY_TIME, DELIVERY_DELAY)
+
+
 def encoded(**fields: object) -> bytes:
-    annotations = cast("Mapping[str, int] | None", fields.pop("annotations", None))
+    annotations = cast("Mapping[str, object] | None", fields.pop("annotations", None))
     message = proton.Message("body", **fields)
     if annotations:
         message.annotations = {proton.symbol(name): value for name, value in annotations.items()}
@@ -47,7 +54,9 @@ of_clients = st.builds(
     group_sequence=st.sampled_from([0, 3]),
     expiry_time=st.sampled_from([0, 0, 1700]),
     subject=st.sampled_from([None, "s"]),
-    annotations=st.sampled_from([None, None, {"x-opt-a": 1}, {"x-opt-qpid-sequence": 7}]),
+    annotations=st.sampled_from(
+        [None, None, {"x-opt-a": 1}, OF_JMS, OF_JMS, {"x-opt-qpid-sequence": 7}, {"x-opt-delivery-delay": 3000}]
+    ),
 )
 by_hand = st.builds(lambda header: header + BODY, st.sampled_from(HEADERS))
 broken = st.builds(lambda payload, end: payload[:end], of_clients | by_hand, st.integers(0, 40))
@@ -72,7 +81,8 @@ def is_plain(payload: bytes, *, detects_groups: bool) -> bool:
         return False
     never_expires = not header.ttl_ms and not SECTIONS.absolute_expiry(payload, header.length)
     is_of_group = detects_groups and has_group(payload)
-    return len(payload) <= LIMIT and never_expires and not annotations and not is_of_group
+    asks = any(name in annotations for name in ASKING)
+    return len(payload) <= LIMIT and never_expires and not asks and not is_of_group
 
 
 def transfers_of(*sent: tuple[bytes, int] | bytes) -> list[Transfer]:
@@ -106,9 +116,19 @@ def test_messages_as_clients_write_them_are_plain_and_come_in_one_run() -> None:
     usual = [encoded(id=number, subject="s", correlation_id="c") for number in range(3)]
     usual += [encoded(), encoded(reply_to="r", user_id=b"u")]
     others = [encoded(durable=True), encoded(durable=True, id=7)]
-    batch = transfers_of(*usual, *others)
+    of_jms = [encoded(id=number, annotations=OF_JMS, creation_time=1_790_000_000) for number in range(3)]
+    batch = transfers_of(*usual, *others, *of_jms)
     lengths = [(len(run), header is not None) for run, header in runs_of(batch, SECTIONS, LIMIT, detects_groups=True)]
-    assert lengths == [(5, True), (2, True)]
+    assert lengths == [(5, True), (2, True), (3, True)]
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_what_asks_for_something_by_its_annotations_is_looked_at_by_itself_wherever_it_says_so(name: str) -> None:
+    usual = encoded(annotations=OF_JMS)
+    for asking in ({name: 1, **OF_JMS}, {**OF_JMS, name: 1}, {name: 1}):
+        batch = transfers_of(usual, encoded(annotations=asking), usual)
+        runs = runs_of(batch, SECTIONS, LIMIT, detects_groups=True)
+        assert [(len(run), header is not None) for run, header in runs] == [(1, True), (1, False), (1, True)]
 
 
 def test_of_a_message_with_a_group_the_queue_is_told_as_long_as_it_looks_for_groups() -> None:

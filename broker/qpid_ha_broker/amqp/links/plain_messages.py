@@ -1,8 +1,9 @@
 """Which of the messages that come together are plain: about each of these there is nothing to decide.
 
-A plain message is whole, within the limit, in no transaction, and has a header without a time to live, neither
-annotations nor a time when it expires, and no group that its queue would have to know of. Nearly all are, and most of a
-publisher have the same header. So they come to their queue in runs, at a fraction of what each by itself would cost.
+A plain message is whole, within the limit, in no transaction, and has a header without a time to live, no annotations
+that ask the broker for something, no time when it expires, and no group that its queue would have to know of. Nearly
+all are, and most of a publisher begin alike, with the same header and the same annotations. So they come to their queue
+in runs, at a fraction of what each by itself would cost.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qpid_ha_broker.amqp.wire import engine
+from qpid_ha_broker.amqp.wire.annotations import asks_for_something
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
 from qpid_ha_broker.amqp.wire.engine import Transfer
 from qpid_ha_broker.amqp.wire.group_ids import (
@@ -20,7 +22,7 @@ from qpid_ha_broker.amqp.wire.group_ids import (
     UPTO_GROUP,
     WITHOUT_GROUP,
 )
-from qpid_ha_broker.amqp.wire.sections import Header, MessageSections
+from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS, Header, MessageSections, annotations_at
 
 Run = tuple[list[Transfer], Header | None]
 """Transfers behind each other: plain messages with one header, or, without it, those that are not."""
@@ -35,7 +37,7 @@ def runs_of(batch: Sequence[Transfer], sections: MessageSections, limit: int, *,
     run: list[Transfer] = []
     header: Header | None = None
     of_run: Header | None = None
-    # What the message before begins with. No message begins with one of no beginnings.
+    # What the message before begins with, in front of its properties. No message begins with one of no beginnings.
     head: bytes | tuple[()] = ()
     length = 0
     for transfer in batch:
@@ -43,8 +45,7 @@ def runs_of(batch: Sequence[Transfer], sections: MessageSections, limit: int, *,
         if not payload.startswith(head):
             try:
                 header = read_header(payload)
-                length = header.length
-                head = payload[:length] or ()
+                length, head = _beginning(payload, header.length)
             except AmqpError:
                 header, head = None, ()  # whoever looks at it by itself refuses it
             if header is not None and header.ttl_ms:
@@ -67,6 +68,18 @@ def runs_of(batch: Sequence[Transfer], sections: MessageSections, limit: int, *,
         run.append(transfer)
     if run:
         yield run, of_run
+
+
+def _beginning(payload: bytes, start: int) -> tuple[int, bytes | tuple[()]]:
+    """Where the header, which ends at `start`, and annotations end, if these ask for nothing; and what another message
+    begins with of which the same is true. (): it is said of this one alone. Raises AmqpError."""
+    following = payload[start + 2 : start + 3]
+    if following in NO_ANNOTATIONS:
+        return start, payload[: start + 3]
+    at, end = annotations_at(payload, start)
+    if at != start or not end or asks_for_something(payload, at, end):
+        return start, ()
+    return end, payload[:end]
 
 
 def _has_plain_properties(

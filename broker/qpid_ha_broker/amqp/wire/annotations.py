@@ -66,6 +66,11 @@ class Clocks(NamedTuple):
         return self.of_set.now_ms(self.steady.steady_at(time_ms))
 
 
+def asks_for_something(payload: bytes, start: int, end: int) -> bool:
+    """Whether the message annotations from `start` to `end` may say something that `annotated` would find."""
+    return payload.find(_DELAYED, start, end) >= 0 or payload.find(NUMBERED, start, end) >= 0
+
+
 def annotated(
     sections: MessageSections,
     message: Message,

@@ -12,7 +12,7 @@ from typing import Final
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.sections import FOOTER, PROPERTIES, find_section
-from qpid_ha_broker.amqp.wire.values import value_end
+from qpid_ha_broker.amqp.wire.values import behind, value_end
 from qpid_ha_broker.model.message_reader import GroupProperty
 
 ID_BYTES: Final = 64
@@ -24,17 +24,6 @@ _new_tuple = tuple.__new__
 _GROUP_FIELD: Final = 10
 _HASH_BYTES: Final = 16
 _SMALL_ULONG, _TEXT8, _TEXT32, _LIST8, _LIST32 = 0x53, 0xA1, 0xB1, 0xC0, 0xD0
-_SHORT, _LONG, _NO_TYPE = -1, -2, -3
-
-
-def _step_of(code: int) -> int:
-    """How long a value is that begins with `code`, or that its length is in the next byte, or the next four."""
-    fixed = {0x4: 1, 0x5: 2, 0x6: 3, 0x7: 5, 0x8: 9, 0x9: 17}
-    return fixed.get(code >> 4) or {0xA: _SHORT, 0xC: _SHORT, 0xE: _SHORT, 0xB: _LONG, 0xD: _LONG, 0xF: _LONG}.get(
-        code >> 4, _NO_TYPE
-    )
-
-
 PROPERTIES_CODE: Final = b"s"
 SHORT_PROPERTIES: Final = b"s\xc0"
 """How the section begins behind the two bytes of every section, in nearly every message that has one with fields. The
@@ -46,13 +35,11 @@ WITHOUT_GROUP: Final = frozenset(
 )
 """How a section begins, behind two bytes, that comes behind the header of a message with neither annotations nor a
 group."""
-_TEN_TIMES, _NINE_TIMES, _NO_TIMES = range(_GROUP_FIELD), range(_GROUP_FIELD - 1), range(0)
 _NINE_NULLS: Final = b"@" * (_GROUP_FIELD - 1)
 """What stands between a message's id and its group where there is nothing else."""
 _SHORT_HEADER: Final = b"\x00Sp\xc0"
 _EMPTY_HEADER: Final = b"\x00SpE"
 _SHORT_PROPERTIES: Final = b"\x00Ss\xc0"
-_STEPS: Final = tuple(map(_step_of, range(256)))
 
 
 def has_group(payload: bytes) -> bool:
@@ -74,22 +61,14 @@ def group_of(payload: bytes) -> GroupProperty | None:
             at = _fields_at(payload, at)
             if at < 0:
                 return None
-        fields = _TEN_TIMES
-        if payload[at] == _TEXT8:
+        if payload[at] != _TEXT8:
+            at = behind(payload, at, _GROUP_FIELD)
+        else:
             at += 2 + payload[at + 1]
-            fields = _NINE_TIMES
             if payload[at : at + _GROUP_FIELD - 1] == _NINE_NULLS:
                 at += _GROUP_FIELD - 1
-                fields = _NO_TIMES
-        steps = _STEPS
-        for _ in fields:
-            step = steps[payload[at]]
-            if step > 0:
-                at += step
-            elif step == _SHORT:
-                at += 2 + payload[at + 1]
             else:
-                at = _end_of(payload, at)
+                at = behind(payload, at, _GROUP_FIELD - 1)
         size = payload[at + 1] if payload[at] == _TEXT8 else 0
         at += 2
         stop = at + size
@@ -110,7 +89,7 @@ def _fields_at(payload: bytes, at: int) -> int:
             break
         if code > PROPERTIES:
             return -1
-        at = _end_of(payload, at + 3)
+        at = value_end(payload, at + 3)
     else:  # it begins with a format, or has a descriptor of another kind
         at, end = find_section(payload, PROPERTIES)
         if not end:
@@ -124,18 +103,6 @@ def _fields_at(payload: bytes, at: int) -> int:
     else:
         return -1
     return at if count > _GROUP_FIELD else -1
-
-
-def _end_of(payload: bytes, at: int) -> int:
-    """Of a value that is not described. Raises IndexError."""
-    step = _STEPS[payload[at]]
-    if step > 0:
-        return at + step
-    if step == _SHORT:
-        return at + 2 + payload[at + 1]
-    if step == _LONG:
-        return at + 5 + _word(payload, at + 1)
-    raise IndexError
 
 
 def _long_group(payload: bytes, at: int) -> GroupProperty | None:

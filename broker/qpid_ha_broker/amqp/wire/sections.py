@@ -17,7 +17,7 @@ import proton
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.jms_ids import IDENTIFIERS, id_text
-from qpid_ha_broker.amqp.wire.values import compound_at, is_simple, places, simple_value, value_end
+from qpid_ha_broker.amqp.wire.values import behind, compound_at, is_simple, places, simple_value, value_end
 from qpid_ha_broker.events.payloads import FORMAT_LENGTHS, format_of
 
 FORMAT = 0x6F
@@ -38,6 +38,7 @@ SUBJECT_FIELD = 3
 
 ABSOLUTE_EXPIRY_FIELD = 8
 _LIST0, _LIST8, _UPTO_EXPIRY = b"\x45", b"\xc0", bytes((ABSOLUTE_EXPIRY_FIELD,))
+_NULL_CODE = 0x40
 _SECTION = b"\x00S"
 _ANNOTATIONS_BEGIN, _PROPERTIES_BEGIN = (b"\x00S" + bytes((code,)) for code in (MESSAGE_ANNOTATIONS, PROPERTIES))
 _NO_PROPERTIES = frozenset(b"\x00S" + bytes((code,)) for code in range(APPLICATION_PROPERTIES, FOOTER + 1))
@@ -151,7 +152,8 @@ class FreshBeginning(NamedTuple):
     """Of a message that begins with `begins`, the first acquirer gets `text` in place of the first `length` bytes."""
 
     begins: bytes | tuple[()]
-    """The header, and the beginning of what comes behind it; (), with which nothing begins: it takes a closer look."""
+    """The header, and the beginning of what comes behind it, or all annotations; (), with which nothing begins: it has
+    to be looked at more closely."""
     text: bytes
     length: int
 
@@ -249,6 +251,10 @@ class MessageSections:
         length = header.length
         begins = payload[: length + 3]
         has_next = begins[length : length + 2] == _SECTION and begins[length + 2 :] in NO_ANNOTATIONS
+        if begins[length:] == _ANNOTATIONS_BEGIN:
+            begin = payload[length : length + 4]
+            _, end = annotations_at(payload, length) if begin in (_SHORT_MAP, _LONG_MAP) else (0, 0)
+            begins, has_next = payload[:end], end > 0 and payload.find(NUMBERED, length, end) < 0
         return FreshBeginning(begins if has_next else (), header.fresh, length)
 
     def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
@@ -280,13 +286,20 @@ class MessageSections:
                 _, start = annotations_at(payload, start)
                 begin = payload[start : start + 3]
             if begin == _PROPERTIES_BEGIN:
-                form, count = payload[start + 3 : start + 4], payload[start + 5 : start + 6]
-                if form == _LIST0 or (form == _LIST8 and count <= _UPTO_EXPIRY):
+                form = payload[start + 3 : start + 4]
+                if form == _LIST0:
                     return 0
+                if form == _LIST8:
+                    if payload[start + 5 : start + 6] <= _UPTO_EXPIRY:
+                        return 0
+                    # Who says when a message was made, or its group, has a null here.
+                    at = behind(payload, start + 6, ABSOLUTE_EXPIRY_FIELD)
+                    if payload[at] == _NULL_CODE:
+                        return 0
             elif begin in _NO_PROPERTIES:
                 return 0
             value = _property(payload, ABSOLUTE_EXPIRY_FIELD)
-        except DecodeError:
+        except (DecodeError, IndexError):
             return 0
         return int(value) if isinstance(value, proton.timestamp) and value > 0 else 0
 

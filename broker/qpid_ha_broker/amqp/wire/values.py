@@ -53,9 +53,17 @@ def listed(value: object) -> list[object]:
 _COMPOUND: Final = 0xC0
 """Lists, maps and arrays have this or a higher first byte, but for the empty list."""
 _DESCRIBED: Final = 0x00
-_FIXED_WIDTHS: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
-_SHORT_SIZES: Final = (0xA, 0xC, 0xE)
-_LONG_SIZES: Final = (0xB, 0xD, 0xF)
+_SHORT, _LONG, _NO_TYPE = -1, -2, -3
+
+
+def _step_of(code: int) -> int:
+    """How long a value is that begins with `code`, or that its length is in the next byte, or the next four."""
+    fixed = {0x4: 1, 0x5: 2, 0x6: 3, 0x7: 5, 0x8: 9, 0x9: 17}
+    sized = {0xA: _SHORT, 0xC: _SHORT, 0xE: _SHORT, 0xB: _LONG, 0xD: _LONG, 0xF: _LONG}
+    return fixed.get(code >> 4) or sized.get(code >> 4, _NO_TYPE)
+
+
+_STEPS: Final = tuple(map(_step_of, range(256)))
 _LIST0: Final = 0x45
 _LISTS_AND_MAPS: Final = (0xC0, 0xC1, 0xD0, 0xD1)
 _WORD: Final = struct.Struct(">I")
@@ -92,15 +100,32 @@ def value_end(data: bytes, at: int) -> int:
 def _simple_end(data: bytes, at: int) -> int:
     """Of a value without a descriptor; may lie behind the end. Raises IndexError, struct.error, DecodeError."""
     code = data[at]
-    group = code >> 4
-    width = _FIXED_WIDTHS.get(group)
-    if width is not None:
-        return at + 1 + width
-    if group in _SHORT_SIZES:
+    step = _STEPS[code]
+    if step > 0:
+        return at + step
+    if step == _SHORT:
         return at + 2 + data[at + 1]
-    if group in _LONG_SIZES:
+    if step == _LONG:
         return at + 5 + int(_WORD.unpack_from(data, at + 1)[0])
     raise DecodeError(f"no type of AMQP has the code {code:#04x}")
+
+
+def behind(data: bytes, at: int, count: int) -> int:
+    """Where the value begins that comes behind `count` values, of which the first is at `at`; may be behind the end.
+
+    Raises IndexError, DecodeError.
+    """
+    # Without a call for each: the fields in front of the one that is sought are stepped over in nearly every message.
+    steps = _STEPS
+    for _ in range(count):
+        step = steps[data[at]]
+        if step > 0:
+            at += step
+        elif step == _SHORT:
+            at += 2 + data[at + 1]
+        else:
+            at = value_end(data, at)
+    return at
 
 
 def is_simple(code: int) -> bool:

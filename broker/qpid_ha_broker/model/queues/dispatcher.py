@@ -35,7 +35,7 @@ from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.handout_marks import QueueMark
 from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.limits import QueueLimits
-from qpid_ha_broker.model.queues.message_groups import GroupReader, MessageGroups
+from qpid_ha_broker.model.queues.message_groups import GroupPosition, GroupReader, MessageGroups
 from qpid_ha_broker.model.queues.orders import OrderCursor
 from qpid_ha_broker.model.queues.paged import BodyRef
 from qpid_ha_broker.model.queues.queued_messages import QueuedMessages
@@ -532,9 +532,8 @@ class Dispatcher:
                 if finders is not None and consumer not in finders:
                     continue
                 count = 1
-                if groups is not None and (own := groups.own.get(consumer)):
-                    # Of each of its groups one, at least, that nobody else can have.
-                    count = min(len(own), limit - len(given.get(consumer, ())))
+                if groups is not None and (more := groups.in_a_row(consumer)) > 1:
+                    count = min(more, limit - len(given.get(consumer, ())))
                 entries = self._serve(consumer, count, now_ms, expired, budget)
                 if entries:
                     got = given.setdefault(consumer, [])
@@ -579,9 +578,12 @@ class Dispatcher:
         window = consumer.window_bytes
         entries: list[Entry] = []
         passed = 0
-        takes_any = wanted > 1 and gate is None and groups is None and accepts is None and declined is None
+        takes_any = (wanted > 1 or groups is not None) and gate is None and accepts is None and declined is None
         if takes_any and not (browsing or len(self._messages.expiries)):
-            window = _take_runs(consumer, position, wanted, last, entries)
+            if groups is None:
+                window = _take_runs(consumer, position, wanted, last, entries)
+            elif isinstance(position, GroupPosition):
+                window = position.take(consumer, wanted, last, window, entries)
         while len(entries) < wanted and window > 0 and (entry := position.peek()) is not None:
             is_covered = True
             if entry.id > last:
