@@ -79,10 +79,10 @@ def is_plain(payload: bytes, *, detects_groups: bool) -> bool:
         annotations = SECTIONS.annotations(payload)
     except AmqpError:
         return False
-    never_expires = not header.ttl_ms and not SECTIONS.absolute_expiry(payload, header.length)
+    says_when = SECTIONS.absolute_expiry(payload, header.length)
     is_of_group = detects_groups and has_group(payload)
     asks = any(name in annotations for name in ASKING)
-    return len(payload) <= LIMIT and never_expires and not asks and not is_of_group
+    return len(payload) <= LIMIT and not says_when and not asks and not is_of_group
 
 
 def transfers_of(*sent: tuple[bytes, int] | bytes) -> list[Transfer]:

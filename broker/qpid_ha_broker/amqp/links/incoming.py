@@ -334,7 +334,10 @@ class IncomingLink(ReceivingLink):
                 super().transfers(run)
                 continue
             payloads = [payload for _, payload, _, _ in run]
-            lsns = resources.sets.holding(queue).enqueue_plain(queue, payloads, header.durable, header.priority)
+            expires_at_ms = self._clocks.now_ms + header.ttl_ms if header.ttl_ms else 0
+            lsns = resources.sets.holding(queue).enqueue_plain(
+                queue, payloads, header.durable, header.priority, expires_at_ms
+            )
             for lsn, (delivery, _, settled, _) in zip(lsns, run, strict=True):
                 if settled:
                     engine.forget(delivery)

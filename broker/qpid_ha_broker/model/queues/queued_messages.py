@@ -15,6 +15,7 @@ Nothing is decided here, and nothing written: every method does what an event of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Protocol, cast
 
@@ -186,12 +187,17 @@ class QueuedMessages:
         return older
 
     def add_run(self, ids: Sequence[int], header: MessageHeader, bodies: Sequence[bytes]) -> int:
-        """`add` for messages without times and key, whose `bodies` are in memory; returns their bytes."""
+        """`add` for messages that are due at once and have no key, whose `bodies` are in memory; returns their bytes."""
         size = sum(map(len, bodies))
         self.count += len(bodies)
         self.size += size
         self.enqueued_total += len(bodies)
-        self._order.append_run(ids, header, bodies)
+        if header.expires_at_ms:
+            for entry in map(Entry, ids, repeat(header), bodies):
+                self._order.append(entry)
+                self.expiries.note(header.expires_at_ms, entry, self.count)
+        else:
+            self._order.append_run(ids, header, bodies)
         return size
 
     def prepend(self, entries: Sequence[Entry]) -> None:

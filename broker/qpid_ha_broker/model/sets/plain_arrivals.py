@@ -1,6 +1,7 @@
-"""How messages come to their queue that are plain: for that queue alone, without times and key, and no part of a unit.
+"""How messages come to their queue that are plain: for that queue alone, due at once, without key, and no part of a unit.
 
-Nearly all are, and those that come behind each other mostly have one header. So they count in runs, at a fraction of
+Nearly all are, and those that come behind each other mostly have one header: also one time when they expire, if they
+have one, for they came together. So they count in runs, at a fraction of
 what each by itself would cost. All who let messages count that were written do it here: their publisher's broker, who
 follows its log, and a group.
 """
@@ -9,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events.codec import LogRecord
 from qpid_ha_broker.events.types import Enqueued
+from qpid_ha_broker.model.queues.headers import MessageHeader
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 
-_durable_and_priority, _payload = itemgetter(slice(2, 4)), itemgetter(1)
+_in_common, _payload = attrgetter("durable", "priority", "expires_at_ms"), itemgetter(1)
 """Of an Enqueued."""
 _new_tuple = tuple.__new__
 """Makes a named tuple of a tuple at half of what calling its class costs."""
@@ -29,6 +31,7 @@ class Alike(NamedTuple):
     queue: int
     durable: bool
     priority: int
+    expires_at_ms: int
 
 
 def alike(record: LogRecord) -> Alike | None:
@@ -37,35 +40,44 @@ def alike(record: LogRecord) -> Alike | None:
     if part or type(event) is not Enqueued:
         return None
     queues, _, durable, priority, expires_at_ms, key, due_at_ms = event
-    if expires_at_ms or key or due_at_ms or len(queues) != 1:
+    if key or due_at_ms or len(queues) != 1:
         return None
-    common: Alike = _new_tuple(Alike, (queues[0], durable, priority))
+    common: Alike = _new_tuple(Alike, (queues[0], durable, priority, expires_at_ms))
     return common
 
 
+def header_of(queue: Queue, durable: bool, priority: int, expires_at_ms: int) -> MessageHeader:
+    """What plain messages of `queue` have in common."""
+    if expires_at_ms:
+        return MessageHeader(queue.ids, durable, priority, expires_at_ms, "")
+    headers = queue.durable_headers if durable else queue.transient_headers
+    return headers.get(priority) or queue.add_header(durable, priority)
+
+
 def take_in(
-    catalog: Catalog, queue: Queue, durable: bool, priority: int, lsns: Sequence[int], bodies: Sequence[bytes]
+    catalog: Catalog, queue: Queue, header: MessageHeader, lsns: Sequence[int], bodies: Sequence[bytes]
 ) -> None:
     """What applying Enqueued comes to for plain messages with one header, of which each has its LSN."""
-    headers = queue.durable_headers if durable else queue.transient_headers
-    header = headers.get(priority) or queue.add_header(durable, priority)
     catalog.memory_bytes += queue.messages.add_run(lsns, header, bodies) + MESSAGE_OVERHEAD * len(bodies)
     if queue.dispatcher.consumers:
         catalog.awake[queue] = None
+    if header.expires_at_ms:
+        catalog.timed[queue] = None
 
 
 def take_in_events(catalog: Catalog, queue: Queue, events: Sequence[Enqueued], lsns: Sequence[int]) -> None:
     """The same for plain messages with headers of their own. There may be LSNs of other events behind theirs."""
     at = 0
-    for (durable, priority), run in groupby(events, key=_durable_and_priority):
+    for in_common, run in groupby(events, key=_in_common):
         bodies = list(map(_payload, run))
-        take_in(catalog, queue, durable, priority, lsns[at : at + len(bodies)], bodies)
+        take_in(catalog, queue, header_of(queue, *in_common), lsns[at : at + len(bodies)], bodies)
         at += len(bodies)
 
 
-def take_in_records(catalog: Catalog, queue: Queue, header: Alike, records: Sequence[LogRecord]) -> int:
+def take_in_records(catalog: Catalog, queue: Queue, common: Alike, records: Sequence[LogRecord]) -> int:
     """The same for records that are `alike`, of a log that is followed; returns the last LSN."""
     lsns, events, _ = zip(*records, strict=True)
-    take_in(catalog, queue, header.durable, header.priority, lsns, list(map(_payload, events)))
+    header = header_of(queue, common.durable, common.priority, common.expires_at_ms)
+    take_in(catalog, queue, header, lsns, list(map(_payload, events)))
     last: int = lsns[-1]
     return last

@@ -27,7 +27,7 @@ from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.sets.following import take_over_queues
-from qpid_ha_broker.model.sets.plain_arrivals import alike, take_in, take_in_records
+from qpid_ha_broker.model.sets.plain_arrivals import alike, header_of, take_in, take_in_records
 from qpid_ha_broker.model.sets.state import ReplayError, SetState
 from qpid_ha_broker.model.sets.strategies import Alone, ByHand, HotStandby, Replication
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
@@ -106,14 +106,16 @@ class ResourceSet:
         """Submit one event, which counts at once; returns its LSN."""
         return self.submit((event,)).lsn
 
-    def enqueue_plain(self, queue: Queue, bodies: Sequence[bytes], durable: bool, priority: int) -> Sequence[int]:
-        """The short way to submit an Enqueued without times and key, for this queue alone, of each of `bodies`; returns
-        their LSNs. Each counts by itself."""
+    def enqueue_plain(
+        self, queue: Queue, bodies: Sequence[bytes], durable: bool, priority: int, expires_at_ms: int = 0
+    ) -> Sequence[int]:
+        """The short way to submit an Enqueued that is due at once and has no key, for this queue alone, of each of
+        `bodies`; returns their LSNs. Each counts by itself."""
         ids = queue.ids
         lsns = self.log.append_run(
-            [_new_tuple(ev.Enqueued, (ids, body, durable, priority, 0, "", 0)) for body in bodies]
+            [_new_tuple(ev.Enqueued, (ids, body, durable, priority, expires_at_ms, "", 0)) for body in bodies]
         )
-        take_in(self.catalog, queue, durable, priority, lsns, bodies)
+        take_in(self.catalog, queue, header_of(queue, durable, priority, expires_at_ms), lsns, bodies)
         return lsns
 
     # What happens to messages that are at hand.
@@ -194,13 +196,13 @@ class ResourceSet:
 
     def follow(self, records: Iterable[LogRecord]) -> None:
         """Do as the one who wrote `records` did: the next of its log. Raises ReplayError, and those before it count."""
-        for header, run in groupby(records, key=alike):
-            queue = None if header is None else self.catalog.queues_by_id.get(header.queue)
-            if header is None or queue is None or self.state.open_unit:
+        for common, run in groupby(records, key=alike):
+            queue = None if common is None else self.catalog.queues_by_id.get(common.queue)
+            if common is None or queue is None or self.state.open_unit:
                 for record in run:
                     self._follow_one(record)
             else:
-                self.log.last_lsn = take_in_records(self.catalog, queue, header, list(run))
+                self.log.last_lsn = take_in_records(self.catalog, queue, common, list(run))
 
     def _follow_one(self, record: LogRecord) -> None:
         lsn, event, part = record

@@ -117,11 +117,11 @@ class Resources:
         Returns its LSN in the log of `queue`; 0: there is, and nothing was done.
         """
         body, durable, priority, expires_at_ms, producer, _, due_at_ms = message
-        if queue.needs_care or expires_at_ms or self.replication.is_restricted or producer or due_at_ms:
+        if queue.needs_care or self.replication.is_restricted or producer or due_at_ms:
             return 0
         if queue.detects_groups and self._reader.has_group(body):
             note_groups(self.sets, queue)
-        return self.sets.holding(queue).enqueue_plain(queue, (body,), durable, priority)[0]
+        return self.sets.holding(queue).enqueue_plain(queue, (body,), durable, priority, expires_at_ms)[0]
 
     def publish_to_exchange(
         self, exchange: Exchange, message: Message, key: str, now_ms: int, origin: Origin = NOBODY
