@@ -13,7 +13,7 @@ from bench.throughput import QUEUE, WINDOW, check_depth, consume, publish, rate
 from bench.usage import Usage
 
 BODY = "x" * 100
-_OF_JMS: Mapping[str, object] = {"x-opt-jms-msg-type": proton.byte(5), "x-opt-jms-dest": proton.byte(0)}
+_OF_JMS: Mapping[str, int] = {"x-opt-jms-msg-type": proton.byte(5), "x-opt-jms-dest": proton.byte(0)}
 
 
 def _message(*, ttl_s: float = 0, of_jms: bool = False) -> bytes:
@@ -22,7 +22,7 @@ def _message(*, ttl_s: float = 0, of_jms: bool = False) -> bytes:
     )
     if of_jms:
         message.annotations = {proton.symbol(name): value for name, value in _OF_JMS.items()}
-        message.properties = {"a": 1, "b": "two"}
+        message.properties = {"a": 1, "b": "two"}  # type: ignore[assignment]
     return bytes(message.encode())
 
 

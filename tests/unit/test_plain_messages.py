@@ -37,7 +37,7 @@ ASKING = (PRODUCER, SEQUENCE, DELIVERY_TIME, DELIVERY_DELAY)
 
 
 def encoded(**fields: object) -> bytes:
-    annotations = cast("Mapping[str, object] | None", fields.pop("annotations", None))
+    annotations = cast("Mapping[str, int] | None", fields.pop("annotations", None))
     message = proton.Message("body", **fields)
     if annotations:
         message.annotations = {proton.symbol(name): value for name, value in annotations.items()}

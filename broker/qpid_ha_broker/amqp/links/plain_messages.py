@@ -1,9 +1,9 @@
 """Which of the messages that come together are plain: about each of these there is nothing to decide.
 
 A plain message is whole, within the limit, in no transaction, and has no annotations that ask the broker for something,
-no time when it expires but what its header says, and no group that its queue would have to know of. Nearly all are, and
-most of a publisher begin alike, with the same header and the same annotations. So they come to their queue in runs, at a
-fraction of what each by itself would cost.
+no time when it expires but what its header says, and no group that its queue would have to know of. Nearly all are,
+and most of a publisher begin alike, with the same header and the same annotations. So they come to their queue in runs,
+at a fraction of what each by itself would cost.
 """
 
 from __future__ import annotations

@@ -525,15 +525,15 @@ class Dispatcher:
         if groups is not None and groups.is_exhausted:
             finders = groups.finders(ready)
         elif groups is not None:
-            ready = sorted(ready, key=groups.count_of)  # a new group stays with whom it comes to
+            ready = sorted(ready, key=_groups_owned)  # a new group stays with whom it comes to
         for _ in range(limit):
             still_ready = []
             for consumer in ready:
                 if finders is not None and consumer not in finders:
                     continue
                 count = 1
-                if groups is not None and (more := groups.in_a_row(consumer)) > 1:
-                    count = min(more, limit - len(given.get(consumer, ())))
+                if groups is not None and isinstance(consumer.position, GroupPosition):
+                    count = min(consumer.position.in_a_row, limit - len(given.get(consumer, ())))
                 entries = self._serve(consumer, count, now_ms, expired, budget)
                 if entries:
                     got = given.setdefault(consumer, [])
@@ -639,6 +639,12 @@ class Dispatcher:
         if entry.is_free:
             self._messages.hold(entry, EXPIRED)
             expired.append(entry)
+
+
+def _groups_owned(consumer: Consumer) -> int:
+    """0 for who only looks."""
+    position = consumer.position
+    return len(position.groups) if isinstance(position, GroupPosition) else 0
 
 
 def _take_runs(consumer: Consumer, position: OrderCursor, wanted: int, last: int, taken: list[Entry]) -> int:

@@ -238,17 +238,6 @@ class MessageGroups:
             if (position := positions.get(taker)) is None or position.ready or position.is_choosy
         }
 
-    def in_a_row(self, taker: Holder) -> int:
-        """How many it may be given before others are: of each group that it owns one, that nobody else can have, and as
-        many new groups as leave it with an eighth more than others at most."""
-        position = self._positions.get(taker)
-        return 1 if position is None else max(len(position.ready), 1 + len(position.groups) // 8)
-
-    def count_of(self, taker: Holder) -> int:
-        """How many groups it owns; 0 for who only looks."""
-        position = self._positions.get(taker)
-        return 0 if position is None else len(position.groups)
-
     def join(self, taker: Holder, *, choosy: bool) -> OrderCursor:
         """Where `taker` stands from now on. Groups of which its session alone holds something are its own.
 
@@ -709,6 +698,12 @@ class GroupPosition(OrderCursor):
 
     def has_passed(self, entry: Entry) -> bool:
         return self._groups.has_passed(entry)
+
+    @property
+    def in_a_row(self) -> int:
+        """How many its consumer may be given before others are: of each group that it owns one, that nobody else can
+        have, and as many new groups as leave it with an eighth more than others at most."""
+        return max(len(self.ready), 1 + len(self.groups) // 8)
 
     def may_have(self, group: _Group) -> bool:
         """Whether the next message of `group` may go here."""

@@ -187,7 +187,7 @@ class QueuedMessages:
         return older
 
     def add_run(self, ids: Sequence[int], header: MessageHeader, bodies: Sequence[bytes]) -> int:
-        """`add` for messages that are due at once and have no key, whose `bodies` are in memory; returns their bytes."""
+        """`add` for messages due at once, without key, whose `bodies` are in memory; returns their bytes."""
         size = sum(map(len, bodies))
         self.count += len(bodies)
         self.size += size

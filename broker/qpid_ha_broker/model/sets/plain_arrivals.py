@@ -1,9 +1,8 @@
-"""How messages come to their queue that are plain: for that queue alone, due at once, without key, and no part of a unit.
+"""How messages come to their queue that are plain: for that queue alone, due at once, without key, no part of a unit.
 
 Nearly all are, and those that come behind each other mostly have one header: also one time when they expire, if they
-have one, for they came together. So they count in runs, at a fraction of
-what each by itself would cost. All who let messages count that were written do it here: their publisher's broker, who
-follows its log, and a group.
+have one, for they came together. So they count in runs, at a fraction of what each by itself would cost. All who let
+messages count that were written do it here: their publisher's broker, who follows its log, and a group.
 """
 
 from __future__ import annotations
