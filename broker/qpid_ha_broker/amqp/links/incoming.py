@@ -325,16 +325,25 @@ class IncomingLink(ReceivingLink):
     def transfers(self, batch: list[Transfer]) -> None:
         """As of every link; the short way for messages about which there is nothing to decide, as `enqueue_plain`."""
         queue, resources = self._queue, self.hosted.resources
-        if queue is None or self._relay is not None or resources.replication.is_restricted:
+        is_numbered = bool(self._relayed_by)
+        is_plain = is_numbered or self._relay is None
+        if queue is None or not is_plain or resources.replication.is_restricted:
             super().transfers(batch)
             return
         sections, log = self._container.sections, queue.log
-        for run, header in runs_of(batch, sections, self.max_message_bytes, detects_groups=queue.detects_groups):
+        detects_groups = queue.detects_groups and not is_numbered  # which `publish_numbered` does
+        for run, header in runs_of(batch, sections, self.max_message_bytes, detects_groups=detects_groups):
             if header is None or self._parts or self._has_ended or queue.needs_care:
                 super().transfers(run)
                 continue
-            payloads = [payload for _, payload, _, _ in run]
             expires_at_ms = self._clocks.now_ms + header.ttl_ms if header.ttl_ms else 0
+            if is_numbered:
+                for delivery, payload, settled, state in run:
+                    message = Message(payload, header.durable, header.priority, expires_at_ms)
+                    if not self._joins_relayed(delivery, message, settled, state):
+                        self.transfer(delivery, payload, settled, state)
+                continue
+            payloads = [payload for _, payload, _, _ in run]
             lsns = resources.sets.holding(queue).enqueue_plain(
                 queue, payloads, header.durable, header.priority, expires_at_ms
             )

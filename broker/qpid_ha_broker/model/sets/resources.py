@@ -555,7 +555,8 @@ def _enqueue_numbered(resources: Resources, queue: Queue, messages: Sequence[Mes
     ids, catalog, state = queue.ids, resources.catalog, resources.replicated.state
     # Durable, all of them: a number outlives a crash, and without its message that would be taken for there.
     events: list[ev.Enqueued] = [
-        _new_tuple(ev.Enqueued, (ids, body, True, priority, 0, "", 0)) for body, _, priority, _, _, _, _ in messages
+        _new_tuple(ev.Enqueued, (ids, body, True, priority, expires_at_ms, "", 0))
+        for body, _, priority, expires_at_ms, _, _, _ in messages
     ]
     deduplication = resources.deduplication
     advances = [
@@ -587,7 +588,7 @@ def publish_numbered(resources: Resources, queue: Queue, messages: Sequence[Mess
         note_groups(resources.sets, queue)
     is_plain = not (queue.needs_care or resources.replication.is_restricted) and queue.log is resources.replicated.log
     is_plain = is_plain and not deduplication.has_noted(messages[0].producer)
-    if is_plain and deduplication.producers and not any(message.expires_at_ms or message.due_at_ms for message in new):
+    if is_plain and deduplication.producers and not any(message.due_at_ms for message in new):
         _enqueue_numbered(resources, queue, new)
         return resources.written
     plan = resources.plan((queue,), new[0], now_ms, routed=False)
