@@ -370,16 +370,25 @@ def test_of_refused_numbers_the_highest_are_kept_and_none_of_who_is_forgotten() 
 # --- many messages in one unit, as a proxy's come
 
 
+@pytest.mark.parametrize("lives_ms", [(0, 0, 0, 0), (1000, 1000, 0, 5000), (5000, 1000, 1000, 0)])
 @pytest.mark.parametrize("sequences", [(4,), (4, 5, 9), (1, 2, 3, 4), (2, 3)])
-def test_the_short_way_for_a_plain_queue_writes_and_leaves_what_the_long_one_does(sequences: tuple[int, ...]) -> None:
+def test_the_short_way_for_a_plain_queue_writes_and_leaves_what_the_long_one_does(
+    sequences: tuple[int, ...], lives_ms: tuple[int, ...]
+) -> None:
     plain, limited = Core(), Core()
-    found = []
+    found: list[tuple[object, ...]] = []
     for core, queue in ((plain, plain.queue("q")), (limited, limited.queue("q", max_count=1000))):
         core.publish(queue, numbered(3))
         core.read()
-        came = publish_numbered(core.resources, queue, [numbered(each) for each in sequences], core.now_ms)
+        times_ms = [core.now_ms + life_ms if life_ms else 0 for life_ms in lives_ms]
+        messages = [
+            numbered(each)._replace(expires_at_ms=at_ms) for each, at_ms in zip(sequences, times_ms, strict=False)
+        ]
+        came = publish_numbered(core.resources, queue, messages, core.now_ms)
         figures = bodies(queue.messages), core.catalog.memory_bytes, queue.messages.size, known(core), dropped(core)
         found.append((came.lsn, core.read(), [record.part for record in core.records], figures))
+        core.tick(2000)
+        found[-1] += (bodies(queue.messages), len(queue.messages.expiries))
         core.check()
     assert found[0] == found[1]
 
