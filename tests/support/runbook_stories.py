@@ -141,6 +141,29 @@ while [ ! -s /mnt/flood.log ]; do sleep 0.05; done
 qpid-ha query --format yaml | grep -E 'unopened_connections: 20[0-9]'
 while ! grep 'no AMQP open within 3 s' /var/log/agent.log; do sleep 0.1; done
 """
+PLANTED_BUG: Final = r"""
+packages=$(python -c 'import qpid_ha_broker; print(*qpid_ha_broker.__path__)')
+ssh node1 mkdir /mnt/node1/new /mnt/node1/work
+ssh node1 mount -t overlay overlay -o lowerdir=$packages,upperdir=/mnt/node1/new,workdir=/mnt/node1/work $packages
+cat > /mnt/bug <<'END'
+/^    read_header, /i\    if b"planted" in batch[0][1]: raise RuntimeError("planted")
+END
+ssh node1 "sed -i -f /mnt/bug $packages/amqp/links/plain_messages.py"
+"""
+SLOW_READER: Final = r"""
+export QPID_HA_PASSWORD=not-a-secret
+qpid-ha config set temporary-queue-size 64KiB
+qpid-ha -b amqp://app@node1:5672 receive amq.topic/news > /mnt/reader.out 2>&1 &
+reader=$!
+while ! qpid-ha queue list | grep subscription; do sleep 0.2; done
+kill -STOP $reader
+head -c 50000 /dev/zero > /mnt/large
+qpid-ha -b amqp://app@node1:5672 send amq.topic/news --file /mnt/large --count 9
+while ! qpid-ha query --format yaml | grep 'overrun_queues: 1'; do sleep 0.2; done
+kill -CONT $reader
+! wait $reader
+grep --text 'resource-limit-exceeded: queue subscription.* is full.*; it is deleted' /mnt/reader.out
+"""
 FAR: Final = r"""
 ssh far cp /mnt/ca.crt /etc/qpid-ha/that-cluster-ca.crt
 ssh far cp /mnt/replicator.password /etc/qpid-ha/that-cluster.password
@@ -156,6 +179,17 @@ ssh far 'cat /mnt/far.more >> /etc/qpid-ha/qpid-ha.yaml'
 """
 
 STORIES: Final[Mapping[str, Story]] = {
+    "a-bug-came-up": Story(
+        prepared=PLANTED_BUG,
+        before=lines(
+            "qpid-ha queue create orders",
+            says(sent("node1", "planted"), "amqp:internal-error"),
+            "qpid-ha query --format yaml | grep 'bugs: 1$'",
+            "grep -A 99 'error connection a bug ended a link or a connection: ' /var/log/agent.log | grep Traceback",
+            sent("node1", "one"),
+        ),
+        besides={"## Check": "qpid-ha query --format yaml | grep 'bugs: 1$'"},
+    ),
     "add-a-broker": Story(
         prepared=f"ssh node4 sed -i 's/10.0.0.3:5672$/10.0.0.3:5672,10.0.0.4:5672/' {FILE}",
         besides={
@@ -320,6 +354,7 @@ STORIES: Final[Mapping[str, Story]] = {
         ),
         besides={"## Check": MESSAGES},
     ),
+    "reader-detached": Story(before=SLOW_READER),
     "restore-from-a-copy": Story(
         before=MESSAGES,
         besides={
@@ -393,8 +428,6 @@ STORIES: Final[Mapping[str, Story]] = {
 """By page."""
 
 NOT_FOLLOWED: Final[Mapping[str, str]] = {
-    "a-bug-came-up": "no bug is known that could come up",
-    "reader-detached": "it is about a client, and its two commands are typed for other pages",
     "virtual-ip": "the machines share one network",
 }
 """By page; why not."""
