@@ -164,6 +164,17 @@ kill -CONT $reader
 ! wait $reader
 grep --text 'resource-limit-exceeded: queue subscription.* is full.*; it is deleted' /mnt/reader.out
 """
+ADDRESS: Final = "10.0.0.100/24"
+AT_NODE1: Final = "ssh node1 ip -brief address show"
+VIRTUAL_IP: Final = rf"""
+cat > /mnt/tell <<'END'
+#!/bin/sh
+echo $QPID_HA_EVENT $QPID_HA_GENERATION $QPID_HA_VIRTUAL_IP >> /mnt/told
+END
+chmod 755 /mnt/tell
+lines='  virtual-ip: {ADDRESS}@eth0\n  on-promoted: /mnt/tell\n  on-demoted: [/mnt/tell]'
+for node in node1 node2 node3; do ssh $node "sed -i 's|^ha:|&\n$lines|' {FILE}"; done
+"""
 FAR: Final = r"""
 ssh far cp /mnt/ca.crt /etc/qpid-ha/that-cluster-ca.crt
 ssh far cp /mnt/replicator.password /etc/qpid-ha/that-cluster.password
@@ -424,10 +435,17 @@ STORIES: Final[Mapping[str, Story]] = {
         besides={"2. One cluster": READY},
         may_fail=("qpid-ha -b amqp://node1:5672 demote",),
     ),
+    "virtual-ip": Story(
+        prepared=VIRTUAL_IP,
+        besides={"## Check": lines(until(f"{AT_NODE1} | grep {ADDRESS}"), "grep 'promoted [0-9]* 10.0.0.100$' /mnt/told")},
+        instead={
+            "qpid-ha switchover": lines(
+                "qpid-ha switchover node2",
+                until(f"ssh node2 ip -brief address show | grep {ADDRESS}"),
+                f"! {AT_NODE1} | grep {ADDRESS}",
+                until("grep 'demoted [0-9]* 10.0.0.100$' /mnt/told"),
+            ),
+        },
+    ),
 }
 """By page."""
-
-NOT_FOLLOWED: Final[Mapping[str, str]] = {
-    "virtual-ip": "the machines share one network",
-}
-"""By page; why not."""

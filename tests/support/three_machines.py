@@ -1,8 +1,8 @@
 """Machines on which a runbook is followed: `python -m three_machines PAGE CLONE`, by its story in `runbook_stories`.
 
-node1 to node5 and far have a name, an address, a /run, an /etc and a /var of their own; /shared and /backup are on all
-of them, and so is /mnt, which has what is not theirs. Their network and processes are those of the namespaces in which
-this runs. They have the configuration that the runbook `first-start` shows. node1, node2 and node3 run, with agents,
+node1 to node5 and far have a name, a network, a /run, an /etc and a /var of their own; /shared and /backup are on all of
+them, and so is /mnt, which has what is not theirs. Their networks are cabled to one switch, and their processes are those
+of the namespaces in which this runs. They have the configuration that the runbook `first-start` shows. node1, node2 and node3 run, with agents,
 and node1 leads. `ssh` and `systemctl` do there what they do elsewhere, as far as pages use them.
 
 The page's commands are typed at the story's machine, or where their comment says (`# on node3`, `# on every machine`).
@@ -51,7 +51,7 @@ while :; do
 done
 host=$1
 shift
-exec nsenter --target "$(cat /mnt/$host.pid)" --mount --uts --wd=/ sh -c "$*"
+exec nsenter --target "$(cat /mnt/$host.pid)" --mount --uts --net --wd=/ sh -c "$*"
 """
 _SYSTEMCTL = """\
 #!/bin/sh
@@ -90,6 +90,15 @@ cp /mnt/replicator.password /mnt/users.sasldb /etc/qpid-ha/
 echo $$ > /mnt/{name}.pid
 exec sleep infinity
 """
+_SWITCH = "ip link add switch type bridge\nip link set switch up"
+_CABLE = """\
+ip netns add {name}
+ip link add {name} type veth peer name eth0 netns {name}
+ip link set {name} master switch up
+ip -n {name} address add {address}/8 dev eth0
+ip -n {name} link set eth0 up
+ip -n {name} link set lo up
+"""
 _USERS = """\
 umask 077
 echo not-a-secret > /mnt/replicator.password
@@ -118,14 +127,15 @@ def build(clone: Path) -> None:
         (programs / name).write_text(text, encoding="utf-8")
         (programs / name).chmod(0o755)
     os.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
-    for address in MACHINES.values():
-        subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
+    cables = [_CABLE.format(name=name, address=address) for name, address in MACHINES.items()]
+    subprocess.run(["sh", "-ec", "\n".join([_SWITCH, *cables])], check=True)
     hosts = [f"{address} {name} {name}.example.com" for name, address in MACHINES.items()]
     (BASE / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts]) + "\n", encoding="utf-8")
     subprocess.run(["sh", "-ec", _USERS.format(realms=" ".join(MACHINES))], check=True)
     for name in MACHINES:
         (BASE / f"{name}.yaml").write_text(_configuration(name), encoding="utf-8")
-        subprocess.Popen(["unshare", "--mount", "--uts", "sh", "-ec", _KEEPER.format(name=name)])
+        apart = ["ip", "netns", "exec", name, "unshare", "--mount", "--uts"]
+        subprocess.Popen([*apart, "sh", "-ec", _KEEPER.format(name=name)])
 
 
 def _configuration(name: str) -> str:
@@ -201,7 +211,7 @@ def _type(terminal: Terminal, text: str) -> None:
 
 def _shell_at(name: str, directory: Path) -> list[str]:
     pid = (BASE / f"{name}.pid").read_text(encoding="ascii").strip()
-    return ["nsenter", "--target", pid, "--mount", "--uts", f"--wd={directory}", "bash"]
+    return ["nsenter", "--target", pid, "--mount", "--uts", "--net", f"--wd={directory}", "bash"]
 
 
 def main() -> None:
