@@ -30,7 +30,7 @@ def test_status_all_has_a_line_per_broker_also_for_one_that_is_silent(broker: Br
     assert heading == ["name", "address", "state", "phase", "generation", "lsn", "in-sync"]
     assert first == ["node1", "amqp://a:5672", "primary", "active", "3", "100", "node1,", "node2"]
     assert second[:4] == ["node2", "amqp://a:5672", "ready", "-"]
-    assert third == ["amqp://c:5672", "unreachable"]
+    assert third == ["amqp://c:5672", "amqp://c:5672", "unreachable"]
     states = [row["state"] for row in json.loads(asking(broker, "status", "--all", "--format", "json").stdout)]
     assert states == ["primary", "ready", "unreachable"]
 

@@ -32,6 +32,8 @@ class PeerQuestions(PeerAsker):
         super().__init__(dialler)
         self._member = member
         self._tasks = BackgroundTasks()
+        self.names: dict[str, str] = {}
+        """Of who has answered at an address last; of one that answers no more, too."""
 
     def start(self) -> None:
         """Ask all peers now and then."""
@@ -56,6 +58,8 @@ class PeerQuestions(PeerAsker):
     def _look_for_own_address(self, outcome: Outcome) -> None:
         settings = self._member.settings
         for address, answer in outcome.items():
+            if isinstance(answer, Answer):
+                self.names[address] = answer.name
             if isinstance(answer, Answer) and answer.instance == settings.instance != "" and not settings.own_address:
                 log.info("%s is this broker's own address", address)
                 self._member.settings = replace(settings, own_address=address)
