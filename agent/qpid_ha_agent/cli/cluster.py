@@ -23,7 +23,7 @@ from qpid_ha_agent.cli.output import (
     print_rows,
 )
 from qpid_ha_agent.cli.parameters import duration
-from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
+from qpid_ha_agent.cli.questions import ask_first, known_before, yes_option
 from qpid_ha_agent.cli.refreshing import watchable
 from qpid_ha_agent.cli.set_tables import print_sets
 from qpid_ha_broker.ha.states import LEADING, State
@@ -285,11 +285,13 @@ def query(invocation: Invocation, everyone: bool) -> None:
 @click.pass_obj
 def promote(invocation: Invocation, force: bool, is_sure: bool) -> None:
     """Make the broker the primary. A live primary is asked to hand over first."""
-    if force and not is_sure and is_somebody_there():
-        own = facts_of(invocation.call("status"))
-        given_up = what_force_gives_up(own, _of_all(invocation, "status"))
-        known = ". ".join(given_up) or "No other broker is known to have more"
-        ask_first(f"{known}. Promote {own.get('name')} all the same?", is_sure=is_sure)
+    if force:
+
+        def look() -> str:
+            given_up = what_force_gives_up(facts_of(invocation.call("status")), _of_all(invocation, "status"))
+            return f"{'. '.join(given_up) or 'No other broker is known to have more'}."
+
+        ask_first(known_before(look, is_sure), "Promote this broker all the same?", is_sure=is_sure)
     cause = f"promoted by {operator_text()}"
     _say(invocation, invocation.call("promote", usual_timeout_s=CHANGE_TIMEOUT_S, force=force, cause=cause))
 
@@ -403,7 +405,7 @@ def remote_nodes(invocation: Invocation) -> None:
 def shutdown(invocation: Invocation, cluster: bool, is_sure: bool) -> None:
     """End the broker in good order; with --cluster, asked of the primary, the whole cluster."""
     if cluster:
-        ask_first("No broker of the cluster serves clients then. End all of them?", is_sure=is_sure)
+        ask_first("No broker of the cluster serves clients then.", "End all of them?", is_sure=is_sure)
     _say(invocation, invocation.call("shutdown", usual_timeout_s=CHANGE_TIMEOUT_S, cluster=cluster or None))
 
 

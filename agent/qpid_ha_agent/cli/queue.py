@@ -18,7 +18,7 @@ from qpid_ha_agent.cli.output import (
     value_text,
 )
 from qpid_ha_agent.cli.parameters import duration, read_arguments, size
-from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
+from qpid_ha_agent.cli.questions import ask_first, known_before, yes_option
 from qpid_ha_agent.cli.queue_messages import copy, export_queue, import_queue, move, peek, redirect, retry
 from qpid_ha_agent.cli.refreshing import watchable
 
@@ -201,11 +201,11 @@ def delete(invocation: Invocation, name: str, if_empty: bool, if_unused: bool, i
 
 
 def _ask_about_messages(invocation: Invocation, name: str, question: str, *, is_sure: bool) -> None:
-    if is_sure or not is_somebody_there():
-        return
-    count = facts_of(invocation.call("queues", action="read", name=name)).get("messages") or 0
-    if count:
-        ask_first(f"Queue {name} has {count} messages. {question}", is_sure=is_sure)
+    def look() -> str:
+        count = facts_of(invocation.call("queues", action="read", name=name)).get("messages") or 0
+        return f"Queue {name} has {count} messages." if count else ""
+
+    ask_first(known_before(look, is_sure), question, is_sure=is_sure)
 
 
 @queue.command()

@@ -139,7 +139,7 @@ def create_set(invocation: Invocation, /, name: str, replicas: tuple[str, ...], 
 def delete_set(invocation: Invocation, name: str, lost: bool, is_sure: bool) -> None:
     """Delete a set that has no queues."""
     if lost:
-        ask_first(f"All that is in the queues of set {name} is given up. Delete it with them?", is_sure=is_sure)
+        ask_first(f"All that is in the queues of set {name} is given up.", "Delete it with them?", is_sure=is_sure)
     _do(invocation, "sets", action="delete", name=name, lost=lost or None)
 
 
@@ -170,8 +170,8 @@ def promote_replica(invocation: Invocation, name: str, at: str, force: bool, is_
     the older copy that BROKER has.
     """
     if force:
-        lost = f"What brokers other than {at} alone have confirmed in set {name} is given up"
-        ask_first(f"{lost}. Have {at} lead it all the same?", is_sure=is_sure)
+        lost = f"What brokers other than {at} alone have confirmed in set {name} is given up."
+        ask_first(lost, f"Have {at} lead it all the same?", is_sure=is_sure)
     _do(invocation, "sets", action="promote", name=name, broker=at, force=force or None)
 
 
