@@ -11,11 +11,12 @@ import pytest
 from proton import ConnectionException, Message
 
 from blocking_client import BlockingClient, Management
-from cluster_in_process import InProcessCluster, eventually
+from cluster_in_process import InProcessCluster, eventually, free_ports
 from event_loops import in_event_loop
 from qpid_ha_agent.control import RequestRefused
 from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.peers import reachability
 
 
 def send(url: str, address: str, *bodies: str) -> None:
@@ -264,3 +265,14 @@ async def test_while_nobody_leads_the_record_says_who_is_in_sync_and_not_a_broke
         assert (await cluster.ask("b", "status"))["members_current"] is False
         assert (await cluster.ask("b", "query"))["in_sync"] == "unknown; when it knew last: a, b"
         assert "in_sync_brokers" not in cluster.member("b").default.facts.figures(0.0)
+
+
+@in_event_loop
+async def test_a_broker_that_reaches_nobody_and_is_not_in_its_own_list_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reachability, "SAY_AFTER_S", 0.0)
+    port, other = free_ports(2)
+    async with InProcessCluster(tmp_path, "a", ha__brokers_url=f"amqp://127.0.0.1:{port},127.0.0.1:{other}"):
+        await eventually(lambda: "at none of the addresses" in caplog.text)
+    assert f"no broker answers at amqp://127.0.0.1:{port} (" in caplog.text
