@@ -6,7 +6,7 @@ from typing import Any
 
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer
-from qpid_ha_broker.ha.known_in_sync import Known, KnownInSync, known_in_sync
+from qpid_ha_broker.ha.known_in_sync import InSyncWord, KnownInSync, known_in_sync
 
 ALL = ("a", "b", "c")
 
@@ -20,7 +20,7 @@ def record(*members: str, **changed: Any) -> ClusterRecord:
     return ClusterRecord("uuid", 3, "a", 7, members)._replace(**changed)
 
 
-def words(known: KnownInSync) -> dict[str, Known]:
+def words(known: KnownInSync) -> dict[str, InSyncWord]:
     return {name: known.of(name) for name in ALL}
 
 
@@ -73,10 +73,10 @@ def test_without_a_coordinator_all_of_the_newest_set_have_to_answer() -> None:
 
 def test_a_standalone_broker_is_in_sync_with_itself() -> None:
     known = known_in_sync([broker("a", (), state="standalone")], None, has_coordinator=False)
-    assert known.of("a") is Known.YES
+    assert known.of("a") is InSyncWord.YES
 
 
 def test_of_a_cluster_that_has_nothing_yet_nobody_is_in_sync() -> None:
     empty = broker("a", (), generation=0, epoch=0, lsn=0)
-    assert known_in_sync([empty], ClusterRecord(), has_coordinator=True).of("a") is Known.NO
-    assert known_in_sync([empty], None, has_coordinator=False).of("a") is Known.NO
+    assert known_in_sync([empty], ClusterRecord(), has_coordinator=True).of("a") is InSyncWord.NO
+    assert known_in_sync([empty], None, has_coordinator=False).of("a") is InSyncWord.NO

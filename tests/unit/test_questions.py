@@ -1,4 +1,4 @@
-"""What somebody at a terminal is asked before it is gone; a script is not, nor who says --yes: both are told what goes."""
+"""What somebody at a terminal is asked before it is gone; a script, and who says --yes, are told what goes."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def is_somebody_there() -> bool:
 
 
 def ask_first(given_up: str, question: str, *, is_sure: bool) -> None:
-    """Say what is given up, and ask whether to do it. Without a terminal, or with `--yes`, it is said on stderr and done.
-    `given_up`: whole sentences; empty: nothing is, and nobody is asked.
+    """Say what is given up, and ask whether to do it. Without a terminal, or with `--yes`, it is said on stderr and
+    done. `given_up`: whole sentences; empty: nothing is, and nobody is asked.
 
     Raises CliFailure for a no.
     """
@@ -37,9 +37,9 @@ def ask_first(given_up: str, question: str, *, is_sure: bool) -> None:
 
 
 def known_before(look: Callable[[], str], is_sure: bool) -> str:
-    """What `look` finds out about what is given up. Raises CliFailure for somebody who is asked; where nobody is, that it
-    is not known keeps nobody from what a script has decided. What is refused, as about a queue that is not there, says so
-    when it is done."""
+    """What `look` finds out about what is given up. Raises CliFailure for somebody who is asked; where nobody is, that
+    it is not known keeps nobody from what a script has decided. What is refused, as about a queue that is not there,
+    says so when it is done."""
     try:
         return look()
     except CliFailure as failure:

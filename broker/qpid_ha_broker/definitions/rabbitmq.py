@@ -1,7 +1,7 @@
 """Definitions of RabbitMQ (`rabbitmqctl export_definitions`) as ours, with a note for all that has no counterpart.
 
-Which argument is which here is in `model.queues.foreign_arguments`. What is `durable` there is nothing here: every queue is
-replicated as its set is.
+Which argument is which here is in `model.queues.foreign_arguments`. What is `durable` there is nothing here: every
+queue is replicated as its set is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from qpid_ha_broker.definitions.document import (
     ExchangeDefinition,
     QueueDefinition,
 )
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.model.queues.foreign_arguments import OF_EXCHANGES, RABBITMQ
 from qpid_ha_config.errors import ConfigError, nearest
 
@@ -26,10 +27,16 @@ _OVERFLOW: Final = {"drop-head": "ring", "reject-publish": "reject", "reject-pub
 _PRIORITIES_MAX: Final = 10
 _LISTS: Final = ("queues", "exchanges", "bindings", "vhosts", "users", "permissions", "topic_permissions", "policies")
 _ELSEWHERE: Final = {
-    "users": "users: `qpid-ha user add` makes them; passwords cannot be taken over, their hashes are of another kind",
-    "permissions": "permissions of users: write rules (`acl.file`), which name each queue and exchange",
-    "topic_permissions": "permissions for topics: write rules (`acl.file`)",
-    "policies": "policies: give the queues the arguments themselves, or `auto-create-arguments` and `replica-policies`",
+    "users": (
+        "user",
+        "`qpid-ha user add` makes them; passwords cannot be taken over, their hashes are of another kind",
+    ),
+    "permissions": ("permission", "write rules (`acl.file`), which name each queue and exchange"),
+    "topic_permissions": ("permission for topics", "write rules (`acl.file`)"),
+    "policies": (
+        "policy",
+        "give the queues the arguments themselves, or `auto-create-arguments` and `replica-policies`",
+    ),
 }
 
 
@@ -68,9 +75,10 @@ class _Translation:
         bindings = tuple(
             binding for row in self._rows("bindings") if (binding := self._binding(row, there, sources)) is not None
         )
-        for name, text in _ELSEWHERE.items():
+        for name, (one, text) in _ELSEWHERE.items():
             if self._document.get(name):
-                self._notes.append(f"{len(self._document[name])} {text}")
+                several = name.replace("topic_permissions", "permissions for topics")
+                self._notes.append(f"{counted(len(self._document[name]), one, several)}: {text}")
         return Definitions(exchanges=exchanges, queues=queues, bindings=bindings), self._notes
 
     def _rows(self, name: str) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ CURRENT = (*LEADING, State.READY, State.OBSERVER)
 """The states in which a broker's own in-sync set is that of a primary which it has heard, or is."""
 
 
-class Known(StrEnum):
+class InSyncWord(StrEnum):
     """Whether a broker is in sync."""
 
     YES = "yes"
@@ -48,11 +48,11 @@ class KnownInSync(NamedTuple):
     possible: frozenset[str]
     source: str
 
-    def of(self, name: str) -> Known:
+    def of(self, name: str) -> InSyncWord:
         """Of one broker; who is in neither set is not in sync."""
         if name in self.sure:
-            return Known.YES
-        return Known.UNKNOWN if name in self.possible else Known.NO
+            return InSyncWord.YES
+        return InSyncWord.UNKNOWN if name in self.possible else InSyncWord.NO
 
 
 def known_in_sync(brokers: Sequence[Answer], record: ClusterRecord | None, *, has_coordinator: bool) -> KnownInSync:

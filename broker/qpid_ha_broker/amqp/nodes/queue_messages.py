@@ -24,12 +24,12 @@ from qpid_ha_broker.model.commands.administration import (
     Facts,
     Pending,
     checked_arguments,
-    take_any,
     checked_flag,
     checked_name,
     checked_number,
     checked_routing_key,
     committed_lsn,
+    take_any,
     taking_over,
 )
 from qpid_ha_broker.model.commands.moving import MoveSelection, QueueMove, Redirection, Stay, begin_move, other_set

@@ -438,8 +438,8 @@ def take_any(arguments: Mapping[str, object]) -> None:
 
 
 def checked_arguments(value: object, check: Callable[[Mapping[str, object]], None] = check_settable) -> Arguments:
-    """None is no arguments. `check`: of the names, for what they are given to; a queue. Whether the values mean something
-    is for the object to say.
+    """None is no arguments. `check`: of the names, for what they are given to; a queue. Whether the values mean
+    something is for the object to say.
 
     Raises InvalidArgument.
     """

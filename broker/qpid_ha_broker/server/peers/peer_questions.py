@@ -116,6 +116,6 @@ class PeerQuestions(PeerAsker):
 
 def greeting_pause_s(greeted: int, *, is_well: bool) -> float:
     """Until the next greeting, after so many. Who does not know its own address cannot report to a controller, and what
-    answers there may be loading its store for another moment; and who reaches nobody has to say so soon: so all are asked
-    again soon, and then more rarely."""
+    answers there may be loading its store for another moment; and who reaches nobody has to say so soon. So all are
+    asked again soon, and then more rarely."""
     return GREETING_S if is_well else min(GREETING_S, FIRST_GREETING_S * 2 ** min(greeted - 1, 16))

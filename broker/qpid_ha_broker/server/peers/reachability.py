@@ -8,8 +8,8 @@ of asking all addresses now and then; the first of these cases that applies:
 3. It was said less than `SAY_AGAIN_S` ago, of the same addresses: nothing.
 4. Else a line for those that do not answer, and one if none of the addresses is this broker's own.
 
-Who has answered before is not spoken of by a broker that has a primary or is it: it was stopped, or has failed, which is
-in the log otherwise.
+Who has answered before is not spoken of by a broker that has a primary or is it: it was stopped, or has failed, which
+is in the log otherwise.
 """
 
 from __future__ import annotations

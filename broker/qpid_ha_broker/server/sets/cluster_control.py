@@ -15,7 +15,7 @@ from qpid_ha_broker.access.operations import ALL, OPERATIONS, ParameterKind
 from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
-from qpid_ha_broker.ha.known_in_sync import Known, KnownInSync, known_in_sync
+from qpid_ha_broker.ha.known_in_sync import InSyncWord, KnownInSync, known_in_sync
 from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
 from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
@@ -97,9 +97,9 @@ class ClusterControl:
         known = await self._known_in_sync([answer for _, answer in answers])
         for row in [*rows, *unreachable]:
             in_sync = known.of(str(row["name"] or row["last_name"] or ""))
-            if in_sync is Known.NO and not row["name"] and not row["last_name"]:
-                in_sync = Known.UNKNOWN  # it may be any of those who were in sync
-            row |= {"in_sync": in_sync is Known.YES, "in_sync_known": in_sync.value, "in_sync_by": known.source}
+            if in_sync is InSyncWord.NO and not row["name"] and not row["last_name"]:
+                in_sync = InSyncWord.UNKNOWN  # it may be any of those who were in sync
+            row |= {"in_sync": in_sync is InSyncWord.YES, "in_sync_known": in_sync.value, "in_sync_by": known.source}
         return _sorted(rows) + unreachable
 
     async def _known_in_sync(self, others: Sequence[Answer]) -> KnownInSync:

@@ -88,7 +88,7 @@ export class ClusterView {
     ]);
     this.#facts = facts;
     for (const row of brokers) if (row.name && row.address) this.#names.set(row.address, row.name);
-    const named = brokers.map((row) => ({ ...row, name: row.name ?? this.#names.get(row.address) }));
+    const named = brokers.map((row) => ({ ...row, name: row.name ?? row.last_name ?? this.#names.get(row.address) }));
     const rows = rowsOf(status, named.length ? named : [status], backups, facts, ownLag);
     const said = [...this.#changes(rows), ...this.#newFindings(found)];
     if (said.length) announce(said.join(". ")); // at once: another text would take the place of the first
