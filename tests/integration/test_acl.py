@@ -134,7 +134,7 @@ def test_other_rules_are_in_force_at_once_and_bad_ones_never(broker: RunningBrok
         assert "the rules in force stay" in done.stderr
         alice.send("alice.in", "x")
         rules.write_text("allow alice consume\nlimit alice links=1\n")
-        assert "1 rules of" in qpid_ha(broker, "acl", "reload").stdout
+        assert "1 rule of" in qpid_ha(broker, "acl", "reload").stdout
         with ControlClient(broker.control_socket) as control:
             limits: Any = control.call("user-limits", user="alice")
         assert [row["limit"] for row in limits if row["kind"] == "links"] == [1]
@@ -146,7 +146,7 @@ def test_sighup_reads_the_rules_again(broker: RunningBroker, rules: Path) -> Non
     rules.write_text("allow all browse\n")
     (rules.parent / "audit").rename(rules.parent / "audit.1")  # as logrotate does
     os.kill(broker.pid, signal.SIGHUP)
-    assert broker.await_log("read again: 1 rules", PLENTY_S)
+    assert broker.await_log("read again: 1 rule", PLENTY_S)
     with client_of(broker, "alice") as alice, pytest.raises(LinkDetached, match="alice may not publish"):
         alice.send("alice.in", "x")
     acts = [json.loads(line) for line in (rules.parent / "audit").read_text().splitlines()]

@@ -161,6 +161,7 @@ def test_queue_delete_and_purge(broker: Broker) -> None:
     assert asking(broker, "queue", "purge", "orders").exit_code == 0
     assert broker.asked == [
         ("queues", {"action": "delete", "name": "orders", "if_empty": True, "if_unused": False}),
+        ("queues", {"action": "read", "name": "orders"}),
         ("queues", {"action": "purge", "name": "orders"}),
     ]
     done = asking(broker, "queue", "delete", "absent")

@@ -168,7 +168,7 @@ def test_messages_are_copied_chosen_and_dead_letters_are_tried_again(
     client.send(address, *(Message(body=text, properties={"colour": text}) for text in ("red", "blue", "red")))
     assert done(qpid_ha("queue", "copy", address, other)).startswith(f"3 messages copied from queue {address}")
     moved = done(qpid_ha("queue", "move", other, dead, "--selector", "colour = 'blue'"))
-    assert moved == f"1 messages moved from queue {other} to {dead}; 2 stay, which are not meant\n"
+    assert moved == f"1 message moved from queue {other} to {dead}; 2 stay, which are not meant\n"
     refused = qpid_ha("queue", "move", other, dead, "--selector", "colour = = 1")
     assert (refused.returncode, "selector" in refused.stderr) == (1, True)
 

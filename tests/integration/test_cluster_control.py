@@ -11,10 +11,12 @@ import pytest
 from proton import ConnectionException, Message
 
 from blocking_client import BlockingClient, Management
-from cluster_in_process import InProcessCluster, eventually
+from cluster_in_process import InProcessCluster, eventually, free_ports
 from event_loops import in_event_loop
 from qpid_ha_agent.control import RequestRefused
+from qpid_ha_broker.coordination.registry import open_coordinator
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.server.peers import reachability
 
 
 def send(url: str, address: str, *bodies: str) -> None:
@@ -236,3 +238,41 @@ async def test_bad_parameters_are_named(tmp_path: Path) -> None:
             with pytest.raises(RequestRefused) as refused:
                 await cluster.ask("a", method, **params)
             assert refused.value.code == -32602
+
+
+@in_event_loop
+async def test_while_nobody_leads_the_record_says_who_is_in_sync_and_not_a_brokers_own_last_word(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "record"
+    place.mkdir()
+    async with InProcessCluster(tmp_path, "a", "b", ha__coordinator=f"file:{place}") as cluster:
+        await cluster.form("a")
+        assert (await cluster.ask("b", "query"))["in_sync"] == "a, b"
+        await cluster.stop("a")
+        await cluster.reach("b", State.CONNECTING)
+        own, silent = await cluster.ask("b", "status", all=True)
+        assert (own["name"], own["in_sync"], own["in_sync_known"]) == ("b", True, "yes")
+        assert (silent["name"], silent["last_name"], silent["in_sync"], silent["in_sync_known"]) == (
+            None, "a", False, "unknown",
+        )  # fmt: skip
+        recorded = open_coordinator(cluster.brokers["b"].current().coordinator)
+        before = recorded.read()
+        recorded.compare_and_set(before, before._replace(epoch=before.epoch + 1, members=("a",)))
+        own, _ = await cluster.ask("b", "status", all=True)
+        assert (own["in_sync"], own["in_sync_known"], own["members"]) == (False, "no", ["a", "b"])
+        assert f"the record says (generation 1, epoch {before.epoch + 1})" in own["in_sync_by"]
+        assert (await cluster.ask("b", "status"))["members_current"] is False
+        assert (await cluster.ask("b", "query"))["in_sync"] == "unknown; when it knew last: a, b"
+        assert "in_sync_brokers" not in cluster.member("b").default.facts.figures(0.0)
+
+
+@in_event_loop
+async def test_a_broker_that_reaches_nobody_and_is_not_in_its_own_list_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reachability, "SAY_AFTER_S", 0.0)
+    port, other = free_ports(2)
+    async with InProcessCluster(tmp_path, "a", ha__brokers_url=f"amqp://127.0.0.1:{port},127.0.0.1:{other}"):
+        await eventually(lambda: "at none of the addresses" in caplog.text)
+    assert f"no broker answers at amqp://127.0.0.1:{port} (" in caplog.text

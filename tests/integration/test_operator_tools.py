@@ -87,7 +87,7 @@ def test_messages_are_looked_at_and_moved(broker: RunningBroker, client: Blockin
     one = done(qpid_ha(broker, "queue", "peek", address, "--id", rows[1]["id"]))
     assert "  second" in one.splitlines()
     told = done(qpid_ha(broker, "queue", "move", address, f"{address}.to", "--id", rows[1]["id"]))
-    assert told == f"1 messages moved from queue {address} to {address}.to\n"
+    assert told == f"1 message moved from queue {address} to {address}.to\n"
     assert bodies(client.browse(f"{address}.to")) == ["second"]
     assert len(client.browse(address)) == 1
     assert qpid_ha(broker, "queue", "move", address, "nowhere").exit_code == 1

@@ -55,6 +55,16 @@ def test_node_properties_are_repeated_where_the_queue_has_them(client: PairedCli
     assert value(link.remote_source.properties) == {"qpid.max_count": 5}
 
 
+@pytest.mark.parametrize("address", ["q", "on-demand", "amq.fanout", None])
+@pytest.mark.parametrize("name", ["x-max-length", "max_count", "qpid.max_cuont"])
+def test_a_node_property_that_would_do_nothing_is_refused_with_the_one_that_is_meant(
+    client: PairedClient, address: str | None, name: str
+) -> None:
+    link = subscribe(client, address, properties={name: 5}, dynamic=address is None)
+    assert condition(link) == "amqp:invalid-field"
+    assert "qpid.max_count" in link.remote_condition.description
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_nothing_is_said_to_outlive_the_link_that_does_not(client: PairedClient, dynamic: bool) -> None:
     link = subscribe(client, None if dynamic else "q", durable=True, dynamic=dynamic)

@@ -64,7 +64,7 @@ def test_a_chunk_that_cannot_be_is_refused_and_the_right_one_still_fits(how: str
 
 def test_an_end_before_the_end_is_refused() -> None:
     pair, _ = caught_in_the_middle()
-    with pytest.raises(CatchUpError, match="before 1 queues were level: a"):
+    with pytest.raises(CatchUpError, match="before 1 queue was level: a"):
         pair.catch_up.finish()
     with pytest.raises(CatchUpError, match="before it sent its objects"):
         CatchUp(Core().resources.replicated, 0).finish()

@@ -55,6 +55,21 @@ class Older(ControlBroker):
         return {"name": "node1", "state": "connecting"}
 
 
+@dataclass
+class Leaderless(ControlBroker):
+    """A broker of a cluster that nobody leads."""
+
+    def status(self, params: dict[str, object]) -> object:
+        if not params.get("all"):
+            return {"state": "connecting", "name": "node1"}
+        silent = {"name": None, "last_name": "node2", "address": "amqp://b:5672", "state": "unreachable"}
+        by = {"in_sync": False, "in_sync_by": "the record says (generation 3, epoch 8), while nobody leads"}
+        return [
+            {"name": "node1", "address": "amqp://a:5672", "state": "connecting", "in_sync_known": "no", **by},
+            {**silent, "in_sync_known": "unknown", **by},
+        ]
+
+
 @contextmanager
 def running(tmp_path: Path, *states: str, lets_in: bool = True) -> Iterator[Broker]:
     broker = Broker(tmp_path, states=list(states), lets_in=lets_in)
@@ -103,6 +118,15 @@ def test_a_broker_of_an_older_version_that_takes_no_cause_is_demoted_all_the_sam
         done = qpid_ha(broker, "demote")
     assert done.exit_code == 0, done.output
     assert [sorted(params) for _method, params in broker.asked] == [["cause"], []]
+
+
+def test_while_nobody_leads_it_is_said_who_is_known_to_be_in_sync_and_by_whom(tmp_path: Path) -> None:
+    with answering(broker := Leaderless(tmp_path)):
+        for words in (("status", "--all"), ("watch", "--once")):
+            done = qpid_ha(broker, *words)
+            lines = [line.split() for line in done.stdout.splitlines()]
+            assert [(line[0], line[-1]) for line in lines[1:]] == [("node1", "no"), ("node2", "unknown")]
+            assert done.stderr == "in sync, as the record says (generation 3, epoch 8), while nobody leads\n"
 
 
 def test_a_wait_for_no_state_is_for_an_answer(tmp_path: Path) -> None:

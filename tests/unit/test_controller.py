@@ -322,7 +322,7 @@ def test_a_set_with_queues_is_not_deleted() -> None:
     bench.hosts("a", ms.ReplicaReport("orders", "primary", generation=1))
 
     assert bench.ask(ms.LocateQueue("q")).result == {"set": "orders"}
-    assert bench.ask(ms.DeleteSet("orders")).text == "set orders has 1 queues (q): delete them first"
+    assert bench.ask(ms.DeleteSet("orders")).text == "set orders has 1 queue (q): delete them first"
     bench.feed(ms.RequestReceived(900, ms.DeleteQueue("q")))
     again = bench.ask(ms.SettleQueue("q", {}, "orders"))
     assert ("being deleted" in again.text, again.result) == (True, {"reason": "in-use"})
@@ -578,7 +578,7 @@ def test_the_history_says_who_leads_what_since_when_and_why() -> None:
         (500, "c leads instead of b from generation 2: b has failed"),
     ]
     (failed,) = bench.controller_history("b")
-    assert failed == "broker b has failed: its rack burns; it leads 1 sets"
+    assert failed == "broker b has failed: its rack burns; it leads 1 set"
 
 
 def facts(bench: Bench) -> tuple[object, ...]:

@@ -149,6 +149,6 @@ def test_a_broker_that_ends_leaves_nobody_waiting(broker: Shy) -> None:
 
 
 def test_an_address_of_its_own_is_looked_for_soon_and_then_more_rarely() -> None:
-    pauses_s = [greeting_pause_s(greeted, knows_itself=False) for greeted in range(1, 10)]
+    pauses_s = [greeting_pause_s(greeted, is_well=False) for greeted in range(1, 10)]
     assert pauses_s == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, GREETING_S, GREETING_S]
-    assert greeting_pause_s(1, knows_itself=True) == GREETING_S
+    assert greeting_pause_s(1, is_well=True) == GREETING_S

@@ -360,5 +360,5 @@ def test_a_cluster_that_is_shut_down_ends_its_groups_with_their_brokers() -> Non
     answer = bench.ask(ms.ShutDownSets("uuid"))
     assert answer.done
     assert answer.result == {"ended": 0, "problems": {}}
-    assert "1 groups end with their brokers" in answer.text
+    assert "1 group ends with their brokers" in answer.text
     assert [order for order in bench.given() if order.set == "orders"] == []

@@ -319,7 +319,7 @@ def test_definitions_of_rabbitmq_become_ours_and_what_has_no_counterpart_is_told
         ExchangeDefinition("events", "topic", {"qpid.alternate_exchange": "dead"}),
     )
     assert [binding[:3] for binding in converted.bindings] == [("events", "orders", "a.#"), ("amq.match", "fast", "")]
-    for word in ("routing-key", "log is a stream", "reply goes with", "x-consistent-hash", "dead is bound", "1 users"):
+    for word in ("routing-key", "log is a stream", "reply goes with", "x-consistent-hash", "dead is bound", "1 user: "):
         assert any(word in note for note in notes), word
     assert read_definitions("f", json.dumps(converted.as_document())) == converted
 

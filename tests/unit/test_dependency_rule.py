@@ -40,6 +40,7 @@ KERNEL = "qpid_ha_kernel"  # C, or the word that there is none
 DEMO = "qpid_ha_demo"  # is not installed
 ARGUMENTS = (f"{MODEL}.queues.queue_arguments", f"{MODEL}.errors")  # what can be said of a queue
 ACCESS = "qpid_ha_broker.access"  # what a rule of an acl is, and what a limit
+FOREIGN = f"{MODEL}.queues.foreign_arguments"  # what other brokers call that
 SET_NAMES = "qpid_ha_broker.events.set_names"  # how a resource set may be called
 
 # A package may import itself and these of ours. A package without a row here is an error.
@@ -57,7 +58,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     METRICS: (EVENTS, MODEL, STATES),
     COORDINATION: (EVENTS, HA, CONFIG),
     STORE: (EVENTS, MODEL, *HISTORY, RECORD),
-    DEFINITIONS: (EVENTS, CONFIG),
+    DEFINITIONS: (EVENTS, CONFIG, FOREIGN),
     DIAGNOSIS: (EVENTS, HA, COORDINATION, STORE, CONFIG),
     SERVER: (
         EVENTS,

@@ -641,7 +641,7 @@ def test_a_queue_that_is_led_here_is_compared_with_what_it_is_by_now(broker: Sev
     [
         ({"set": "red"}, None, 204),
         ({"set": "red", "pending": True, "text": "wait"}, None, 202),
-        ({}, InUse("queue red holds 1 messages"), 412),
+        ({}, InUse("queue red holds 1 message"), 412),
         ({}, NotFound("there is no queue red"), 404),
         ({}, Unavailable("no controller"), 503),
     ],

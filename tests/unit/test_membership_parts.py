@@ -61,7 +61,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_and_not_the_end(
 ) -> None:
     (tmp_path / "discarded").write_text("in the way")
     DiscardedMessages(tmp_path).keep("q", (1,), (b"a",))
-    assert "1 messages of queue q are dropped and could not be kept" in caplog.text
+    assert "1 message of queue q is not in the cluster's log: dropped, and could not be kept" in caplog.text
 
 
 class Unwilling(NoCoordinator):

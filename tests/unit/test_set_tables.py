@@ -62,7 +62,7 @@ def test_groups_are_listed_as_such_with_who_is_in_sync_and_what_they_lack(broker
     assert [line.split() for line in done.stdout.splitlines()] == [
         ["set", "primary", "in-sync", "state", "queues", "messages"],
         ["audit", "group", "2", "of", "2", "ok", "1", "7"],
-        ["bills", "-", "2", "of", "2", "no", "primary", "1", "7"],
+        ["bills", "-", "2", "of", "2,", "recorded", "no", "primary", "1", "7"],
         ["orders", "b", "2", "of", "2", "ok", "1", "7"],
     ]
     assert done.stderr == f"bills: {SILENT}\n"

@@ -218,6 +218,7 @@ WRONG_FILES = [
     ("auto-create-arguments: ring", ["auto-create-arguments", "'ring'", "mapping"]),
     ("auto-create-arguments: {a: [1]}", ["auto-create-arguments", "'a'"]),
     ("auto-create-arguments: {qpid.max_cuont: 5}", ["auto-create-arguments", "qpid.max_cuont", "qpid.max_count"]),
+    ("auto-create-arguments: {x-max-length: 5}", ["auto-create-arguments", "x-max-length", "qpid.max_count"]),
     ("auto-create-arguments: {qpid.policy_type: ring}", ["auto-create-arguments", "qpid.max_count"]),
     ("address-rules: {a: b}", ["address-rules", "a list of rules"]),
     ("address-rules: 'a=b'", ["address-rules", "JSON"]),

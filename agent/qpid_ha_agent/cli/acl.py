@@ -10,6 +10,7 @@ import click
 from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import USAGE, CliFailure, Invocation, common_options, facts_of
 from qpid_ha_agent.cli.output import print_change, print_document, print_rows
+from qpid_ha_broker.events.counted import counted
 
 RULES: Final = "acl.rules"
 
@@ -34,8 +35,9 @@ def reload(invocation: Invocation) -> None:
         click.echo("there is no acl")
     else:
         where, limits, ended = answer.get("file") or "acl.rules", answer.get("limits", 0), answer.get("ended")
-        text = f"{answer.get('rules')} rules of {where} are in force, and {limits} limits"
-        click.echo(f"{text}; {ended} links and connections were ended by the rules")
+        rules = counted(answer.get("rules"), f"rule of {where} is", f"rules of {where} are")
+        links = counted(ended, "link or connection was", "links and connections were")
+        click.echo(f"{rules} in force, and {counted(limits, 'limit')}; {links} ended by the rules")
 
 
 @acl.command("set")
@@ -57,7 +59,7 @@ def set_rules(invocation: Invocation, path: Path) -> None:
         raise CliFailure(str(error), USAGE) from None
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     answer = facts_of(invocation.call("settings", action="set", key=RULES, value=lines))
-    text = f"{len(read.rules)} rules and {len(read.limits)} limits are in force at all brokers"
+    text = f"{counted(len(read.rules), 'rule')} and {counted(len(read.limits), 'limit')} in force at all brokers"
     print_change(answer, text, invocation.format)
 
 

@@ -23,10 +23,10 @@ from qpid_ha_agent.cli.output import (
     print_rows,
 )
 from qpid_ha_agent.cli.parameters import duration
-from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
+from qpid_ha_agent.cli.questions import ask_first, known_before, yes_option
 from qpid_ha_agent.cli.refreshing import watchable
 from qpid_ha_agent.cli.set_tables import print_sets
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_config.scalars import format_progress
 
 STATES = tuple(state.value for state in State)
@@ -79,7 +79,7 @@ def status(
         if wait_s is not None:
             _await_state(invocation, (), wait_s)
         rows = status_rows(invocation)
-        print_rows(rows, STATUS_COLUMNS, invocation.format)
+        print_status_rows(rows, invocation.format)
         _print_problems(rows)
         if invocation.format == "table":
             _print_sets(invocation, rows)
@@ -105,6 +105,27 @@ def status(
         _print_set_problems(facts)
     else:
         print_document(facts, invocation.format)
+
+
+def print_status_rows(rows: Sequence[Mapping[str, Any]], format_name: str) -> None:
+    """For people a broker that does not answer has the name that it had, and `in-sync` is unknown where it is; who said
+    so, while nobody leads, goes to stderr."""
+    if format_name != "table":
+        print_document([dict(row) for row in rows], format_name)
+        return
+    shown = [
+        {**row, "name": broker_label(row), "in-sync": row.get("in_sync_known", row.get("in_sync", ""))} for row in rows
+    ]
+    print_rows(shown, STATUS_COLUMNS, format_name)
+    if rows and not any(row.get("state") in LEADING for row in rows):
+        sources = dict.fromkeys(str(row["in_sync_by"]) for row in rows if row.get("in_sync_by"))
+        for source in sources:
+            click.echo(cell(f"in sync, as {source}"), err=True)
+
+
+def broker_label(row: Mapping[str, Any]) -> str:
+    """The name of the broker of a row; of one that does not answer, the one that it had, or else its address."""
+    return str(row.get("name") or row.get("last_name") or row.get("address") or "")
 
 
 def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -252,7 +273,7 @@ def query(invocation: Invocation, everyone: bool) -> None:
     if invocation.format != "table":
         print_document(rows, invocation.format)
         return
-    print_comparison({str(row.get("name") or row.get("address") or number): row for number, row in enumerate(rows)})
+    print_comparison({broker_label(row) or str(number): row for number, row in enumerate(rows)})
 
 
 @click.command()
@@ -264,11 +285,13 @@ def query(invocation: Invocation, everyone: bool) -> None:
 @click.pass_obj
 def promote(invocation: Invocation, force: bool, is_sure: bool) -> None:
     """Make the broker the primary. A live primary is asked to hand over first."""
-    if force and not is_sure and is_somebody_there():
-        own = facts_of(invocation.call("status"))
-        given_up = what_force_gives_up(own, _of_all(invocation, "status"))
-        known = ". ".join(given_up) or "No other broker is known to have more"
-        ask_first(f"{known}. Promote {own.get('name')} all the same?", is_sure=is_sure)
+    if force:
+
+        def look() -> str:
+            given_up = what_force_gives_up(facts_of(invocation.call("status")), _of_all(invocation, "status"))
+            return f"{'. '.join(given_up) or 'No other broker is known to have more'}."
+
+        ask_first(known_before(look, is_sure), "Promote this broker all the same?", is_sure=is_sure)
     cause = f"promoted by {operator_text()}"
     _say(invocation, invocation.call("promote", usual_timeout_s=CHANGE_TIMEOUT_S, force=force, cause=cause))
 
@@ -281,7 +304,8 @@ def what_force_gives_up(own: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
         if name == own.get("name"):
             continue
         if name is None:
-            sentences.append(f"{address} does not answer: what it alone has confirmed is given up")
+            label = f"{row['last_name']} at {address}" if row.get("last_name") else address
+            sentences.append(f"{label} does not answer: what it alone has confirmed is given up")
         elif (row.get("generation") or 0, row.get("lsn") or 0) > (own.get("generation") or 0, own.get("lsn") or 0):
             at = f"generation {row.get('generation')}, position {row.get('lsn')}"
             here = f"generation {own.get('generation')}, position {own.get('lsn')}"
@@ -381,7 +405,7 @@ def remote_nodes(invocation: Invocation) -> None:
 def shutdown(invocation: Invocation, cluster: bool, is_sure: bool) -> None:
     """End the broker in good order; with --cluster, asked of the primary, the whole cluster."""
     if cluster:
-        ask_first("No broker of the cluster serves clients then. End all of them?", is_sure=is_sure)
+        ask_first("No broker of the cluster serves clients then.", "End all of them?", is_sure=is_sure)
     _say(invocation, invocation.call("shutdown", usual_timeout_s=CHANGE_TIMEOUT_S, cluster=cluster or None))
 
 

@@ -14,6 +14,7 @@ from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import NO, USAGE, CliFailure, Invocation, common_options, rows_of
 from qpid_ha_agent.cli.output import cell, print_document, print_rows, yaml_text
 from qpid_ha_agent.control import METHOD_NOT_FOUND
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_config.errors import ConfigError
 
 if TYPE_CHECKING:  # who asks for something else does not wait for PyYAML
@@ -84,7 +85,8 @@ def import_definitions(invocation: Invocation, path: Path, dry_run: bool, update
 
     wanted = _read(path, read_definitions)
     if not with_users and (count := len(wanted.users) + len(wanted.tokens)):
-        click.echo(f"{count} users and tokens are left out: --with-users takes them, too", err=True)
+        text = counted(count, "user or token is", "users and tokens are")
+        click.echo(f"{text} left out: --with-users takes them, too", err=True)
         wanted = wanted.without_users
     plan = plan_import(_there(invocation, with_users=with_users), wanted, update=update)
     _check(invocation, plan)

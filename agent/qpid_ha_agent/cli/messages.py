@@ -15,6 +15,7 @@ from qpid_ha_agent.cli.invocation import MAY_NOT, NO, UNREACHABLE, USAGE, CliFai
 from qpid_ha_agent.cli.output import print_document
 from qpid_ha_agent.cli.queue_messages import amqp_place
 from qpid_ha_agent.control import Forbidden, Unreachable
+from qpid_ha_broker.events.counted import counted
 
 if TYPE_CHECKING:
     from qpid_ha_agent.login import Login
@@ -112,7 +113,7 @@ def _tell_sent(result: SendResult, format_name: str, done: str) -> None:
     if format_name != "table":
         print_document(facts, format_name)
     else:
-        click.echo(f"{result.sent} messages sent, {result.outcomes['accepted']} {done}", err=True)
+        click.echo(f"{counted(result.sent, 'message')} sent, {result.outcomes['accepted']} {done}", err=True)
     if not result.is_accepted:
         others = ", ".join(f"{number} {name}" for name, number in result.outcomes.items() if name != "accepted")
         raise CliFailure(f"not all were accepted: {others}; the first: {result.reason}", NO)
@@ -151,9 +152,9 @@ def receive(invocation: Invocation, /, address: str, ca: str | None, count: int 
                 sys.stdout.flush()
                 came += 1
         except KeyboardInterrupt:
-            click.echo(f"{came} messages received", err=True)
+            click.echo(f"{counted(came, 'message')} received", err=True)
             return
-    click.echo(f"{came} messages received", err=True)
+    click.echo(f"{counted(came, 'message')} received", err=True)
     if count is not None and came < count:
         raise CliFailure(f"{count} were to come, and {came} came", NO)
 
@@ -194,7 +195,7 @@ def perf(invocation: Invocation, /, ca: str | None, histogram: bool, **asked: An
     else:
         _print_figures(figures, histogram)
     if figures.refused or figures.reason:
-        raise CliFailure(f"{figures.refused} messages were refused; {figures.reason}", NO)
+        raise CliFailure(f"{counted(figures.refused, 'message was', 'messages were')} refused; {figures.reason}", NO)
 
 
 def _measure(invocation: Invocation, plan: PerfPlan, ca: str | None) -> PerfFigures:

@@ -18,9 +18,10 @@ from qpid_ha_agent.cli.output import (
     value_text,
 )
 from qpid_ha_agent.cli.parameters import duration, read_arguments, size
-from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
+from qpid_ha_agent.cli.questions import ask_first, known_before, yes_option
 from qpid_ha_agent.cli.queue_messages import copy, export_queue, import_queue, move, peek, redirect, retry
 from qpid_ha_agent.cli.refreshing import watchable
+from qpid_ha_broker.events.counted import counted
 
 COLUMNS = ("name", "messages", "bytes", "acquired", "consumers", "enqueued", "dequeued")
 
@@ -201,11 +202,11 @@ def delete(invocation: Invocation, name: str, if_empty: bool, if_unused: bool, i
 
 
 def _ask_about_messages(invocation: Invocation, name: str, question: str, *, is_sure: bool) -> None:
-    if is_sure or not is_somebody_there():
-        return
-    count = facts_of(invocation.call("queues", action="read", name=name)).get("messages") or 0
-    if count:
-        ask_first(f"Queue {name} has {count} messages. {question}", is_sure=is_sure)
+    def look() -> str:
+        count = facts_of(invocation.call("queues", action="read", name=name)).get("messages") or 0
+        return f"Queue {name} has {counted(count, 'message')}." if count else ""
+
+    ask_first(known_before(look, is_sure), question, is_sure=is_sure)
 
 
 @queue.command()
@@ -217,4 +218,4 @@ def purge(invocation: Invocation, name: str, is_sure: bool) -> None:
     """Drop all messages that nobody has acquired."""
     _ask_about_messages(invocation, name, "Drop those that nobody has acquired?", is_sure=is_sure)
     answer = facts_of(invocation.call("queues", action="purge", name=name))
-    print_outcome(answer, f"{answer.get('purged')} messages purged from queue {name}", invocation.format)
+    print_outcome(answer, f"{counted(answer.get('purged'), 'message')} purged from queue {name}", invocation.format)

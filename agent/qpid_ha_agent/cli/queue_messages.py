@@ -26,6 +26,7 @@ from qpid_ha_agent.cli.invocation import (
 )
 from qpid_ha_agent.cli.output import cell, print_document, print_outcome, print_rows
 from qpid_ha_agent.message_file import FileDamaged, MessageFile, end_line, header_line, message_line
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_config.addresses import ADMIN_PORTS, Address, parse_broker
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def move(invocation: Invocation, /, **asked: object) -> None:
 
     Each is in one of the two queues at any time, whatever fails. A move that was interrupted can be repeated.
     """
-    _go_elsewhere(invocation, "move", asked, "{moved} messages moved from queue {name} to {to}")
+    _go_elsewhere(invocation, "move", asked, "{moved_messages} moved from queue {name} to {to}")
 
 
 @click.command()
@@ -141,7 +142,7 @@ def copy(invocation: Invocation, /, **asked: object) -> None:
 
     Copies are messages of their own. A copy that was interrupted and is repeated makes those again that it had made.
     """
-    _go_elsewhere(invocation, "copy", asked, "{copied} messages copied from queue {name} to {to}")
+    _go_elsewhere(invocation, "copy", asked, "{copied_messages} copied from queue {name} to {to}")
 
 
 @click.command()
@@ -156,7 +157,7 @@ def retry(invocation: Invocation, /, **asked: object) -> None:
     What says of no such queue, or of one that is not there or in another resource set, stays. A message says itself
     where it died: who may publish to QUEUE can say anything.
     """
-    _go_elsewhere(invocation, "retry", asked, "{moved} messages of queue {name} are to be delivered again{where}")
+    _go_elsewhere(invocation, "retry", asked, "{moved_messages} of queue {name} {are} to be delivered again{where}")
 
 
 @click.command()
@@ -173,18 +174,21 @@ def redirect(invocation: Invocation, /, **asked: object) -> None:
     of the queues is full. The queues are of the same resource set as QUEUE; QUEUE itself may be among them. A redirect
     that was interrupted can be repeated.
     """
-    _go_elsewhere(invocation, "redirect", asked, "{moved} messages of queue {name} published to {exchange}{where}")
+    _go_elsewhere(invocation, "redirect", asked, "{moved_messages} of queue {name} published to {exchange}{where}")
 
 
 def _go_elsewhere(invocation: Invocation, action: str, asked: dict[str, object], text: str) -> None:
     """Carry out `action` (move, copy, retry or redirect), which may take as long as there are messages, and say what
-    came of it. `text` has the names of what is asked and answered in braces; `where`: which queues they came to."""
+    came of it. `text` has the names of what is asked and answered in braces; `moved_messages`: how many; `where`: which
+    queues they came to."""
     answer = facts_of(invocation.call("queues", usual_timeout_s=MOVE_TIMEOUT_S, action=action, **asked))
     targets = answer.get("to") or {}
     where = ""
     if isinstance(targets, dict):
         where = ", ".join(f"{count} to {queue}" for queue, count in sorted(targets.items()))
-    values = {**asked, "moved": None, "copied": None, **answer, "where": f": {where}" if where else ""}
+    counts = {f"{how}_messages": counted(answer.get(how), "message") for how in ("moved", "copied")}
+    are = "is" if answer.get("moved") == 1 else "are"
+    values = {**asked, **counts, "are": are, **answer, "where": f": {where}" if where else ""}
     print_outcome(answer, f"{text.format_map(values)}{_staying(answer)}", invocation.format)
 
 
@@ -195,7 +199,11 @@ def _staying(answer: dict[str, Any]) -> str:
         ("unrouted", "which no binding takes"),
         ("full", f"for which there is no room: {answer.get('no_room')}"),
     )
-    return "".join(f"; {answer[name]} stay, {reason}" for name, reason in reasons if answer.get(name))
+    return "".join(
+        f"; {answer[name]} {'stays' if answer[name] == 1 else 'stay'}, {reason}"
+        for name, reason in reasons
+        if answer.get(name)
+    )
 
 
 @click.command("export")
@@ -220,7 +228,9 @@ def export_queue(invocation: Invocation, name: str, path: Path, force: bool) -> 
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-    print_outcome({"queue": name, "messages": count}, f"{count} messages of queue {name} written", invocation.format)
+    print_outcome(
+        {"queue": name, "messages": count}, f"{counted(count, 'message')} of queue {name} written", invocation.format
+    )
 
 
 def _write_messages(invocation: Invocation, name: str, file: BinaryIO) -> int:
@@ -319,7 +329,8 @@ def import_queue(invocation: Invocation, path: Path, name: str, run: str) -> Non
         raise CliFailure(f"{sent} of {count} messages are in queue {name}, and then: {problem}; {again}", NO) from None
     except FileDamaged as problem:
         raise CliFailure(f"{path} was changed meanwhile: {problem}; {sent} of {count} messages were sent", NO) from None
-    text = f"{sent} messages are in queue {name}; what an earlier run had brought there is not there twice"
+    there = counted(sent, "message is", "messages are")
+    text = f"{there} in queue {name}; what an earlier run had brought there is not there twice"
     print_outcome({"queue": name, "messages": sent}, text, invocation.format)
 
 

@@ -36,6 +36,7 @@ from qpid_ha_agent.rolling_restart import (
     brokers_left,
     next_step,
 )
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.ha.states import State
 
 if TYPE_CHECKING:
@@ -455,7 +456,7 @@ class _Rolling:
 def _leads_text(facts: ClusterFacts, node: str) -> str:
     """What else a broker has to hand over."""
     count = sum(entry.primary == node for entry in facts.sets)
-    return f"; it leads {count} sets" if count else ""
+    return f"; it leads {counted(count, 'set')}" if count else ""
 
 
 def _sentence(step: RestartStep, after: str = "") -> str:

@@ -26,13 +26,19 @@ def set_rows(sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "set": row.get("name"),
             "primary": _leader(row) or "-",
-            "in-sync": f"{len(row.get('in_sync') or ())} of {row.get('wanted')}",
+            "in-sync": _in_sync_text(row),
             "state": row.get("state"),
             "queues": row.get("queues"),
             "messages": row.get("messages"),
         }
         for row in sorted(sets, key=lambda row: str(row.get("name")))
     ]
+
+
+def _in_sync_text(row: Mapping[str, Any]) -> str:
+    """While nobody leads a set, the record has who was in sync last: the most that is known."""
+    text = f"{len(row.get('in_sync') or ())} of {row.get('wanted')}"
+    return text if row.get("primary") else f"{text}, recorded"
 
 
 def _leader(row: Mapping[str, Any]) -> str:

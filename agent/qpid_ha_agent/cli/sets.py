@@ -21,6 +21,7 @@ from qpid_ha_agent.cli.questions import ask_first, yes_option
 from qpid_ha_agent.cli.refreshing import watchable
 from qpid_ha_agent.cli.set_tables import BROKER_COLUMNS, SET_COLUMNS, WHOLE, print_problems, print_sets, set_rows
 from qpid_ha_agent.cli.settings import set_of_qpid
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.types import STRATEGIES
 
 PLAN_COLUMNS = ("set", "step", "broker", "why")
@@ -139,7 +140,7 @@ def create_set(invocation: Invocation, /, name: str, replicas: tuple[str, ...], 
 def delete_set(invocation: Invocation, name: str, lost: bool, is_sure: bool) -> None:
     """Delete a set that has no queues."""
     if lost:
-        ask_first(f"All that is in the queues of set {name} is given up. Delete it with them?", is_sure=is_sure)
+        ask_first(f"All that is in the queues of set {name} is given up.", "Delete it with them?", is_sure=is_sure)
     _do(invocation, "sets", action="delete", name=name, lost=lost or None)
 
 
@@ -170,8 +171,8 @@ def promote_replica(invocation: Invocation, name: str, at: str, force: bool, is_
     the older copy that BROKER has.
     """
     if force:
-        lost = f"What brokers other than {at} alone have confirmed in set {name} is given up"
-        ask_first(f"{lost}. Have {at} lead it all the same?", is_sure=is_sure)
+        lost = f"What brokers other than {at} alone have confirmed in set {name} is given up."
+        ask_first(lost, f"Have {at} lead it all the same?", is_sure=is_sure)
     _do(invocation, "sets", action="promote", name=name, broker=at, force=force or None)
 
 
@@ -253,7 +254,8 @@ def _await_drained(invocation: Invocation, name: str, wait_s: float) -> None:
             return
         reasons = row.get("why_not_to_stop")
         why = "; ".join(map(str, reasons)) if isinstance(reasons, list) else ""
-        text = f"{name}: {row.get('primaries')} primaries and {row.get('replicas')} replicas left"
+        primaries = counted(row.get("primaries"), "primary", "primaries")
+        text = f"{name}: {primaries} and {counted(row.get('replicas'), 'replica')} left"
         if why and not row.get("primaries") and not row.get("replicas"):
             text = f"{name}: {why}"
         if text != shown:
@@ -305,7 +307,7 @@ def _show_moves(invocation: Invocation, moves: list[dict[str, Any]]) -> None:
             ended = now_ended
         else:
             time.sleep(REBALANCE_STEP_S)
-    text = f"{moved} primaries were moved" if moves else "no primary has to be moved"
+    text = f"{counted(moved, 'primary was', 'primaries were')} moved" if moves else "no primary has to be moved"
     print_outcome({"moved": moved, "planned": len(moves)}, text, invocation.format)
     if moved < len(moves):
         raise CliFailure(f"{len(moves) - moved} of {len(moves)} primaries were not moved: say it again", NO)

@@ -12,6 +12,7 @@ import click
 from qpid_ha_agent.cli.diagnose import diagnosis_document, diagnosis_text, gather_facts
 from qpid_ha_agent.cli.invocation import NO, USUAL_TIMEOUT_S, CliFailure, Invocation, common_options
 from qpid_ha_agent.cli.output import cell, print_outcome
+from qpid_ha_broker.events.counted import counted
 
 
 @click.command("support-bundle")
@@ -51,7 +52,7 @@ def support_bundle(invocation: Invocation, output: Path | None) -> None:
         raise CliFailure(f"cannot write {path}: {error.strerror or error}", NO) from None
     lacking = f"; {len(bundle.missing)} things could not be had, see index.json in it" if bundle.missing else ""
     document = {"file": str(path), "files": len(bundle.files), "missing": bundle.missing}
-    print_outcome(document, f"{cell(path)}: {len(bundle.files)} files{lacking}", invocation.format)
+    print_outcome(document, f"{cell(path)}: {counted(len(bundle.files), 'file')}{lacking}", invocation.format)
 
 
 def _path(output: Path | None) -> Path:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from qpid_ha_agent.cli.cluster import BACKUP_COLUMNS, STATUS_COLUMNS, pause_text, status_rows
+from qpid_ha_agent.cli.cluster import BACKUP_COLUMNS, pause_text, print_status_rows, status_rows
 from qpid_ha_agent.cli.invocation import NO, CliFailure, Invocation, common_options, rows_of
 from qpid_ha_agent.cli.output import cell, print_document, print_rows
 from qpid_ha_agent.cli.refreshing import INTERVAL_S, frame_of, interval_option, keep_showing
@@ -53,7 +53,7 @@ def _print(view: WatchView, format_name: str) -> None:
         return
     for paused in filter(None, map(pause_text, view.brokers)):
         click.echo(cell(paused))
-    print_rows(view.brokers, STATUS_COLUMNS, format_name)
+    print_status_rows(view.brokers, format_name)
     if view.backups:
         click.echo()
         print_rows(view.backups, BACKUP_COLUMNS, format_name)

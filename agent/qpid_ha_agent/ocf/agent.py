@@ -32,6 +32,7 @@ from qpid_ha_agent.pacemaker.scores import Scores, cannot_write, is_held_back, n
 from qpid_ha_agent.service import Service
 from qpid_ha_agent.sight import Life, Sight, await_company, look
 from qpid_ha_agent.vip_action import VirtualIp, VirtualIpInUse, VirtualIpProblem
+from qpid_ha_broker.events.counted import counted
 
 META = "OCF_RESKEY_CRM_meta_"
 PROMOTED = ("Promoted", "Master")
@@ -371,7 +372,8 @@ class OcfAgent:
         limit_s = min(COMPANY_S, (deadline_s - time.monotonic()) / 2)
         company = await_company(self._control_socket, len(running), limit_s)
         if len(company) < len(running):
-            self._inform(f"{len(running)} brokers run, and after {limit_s:g} s {len(company)} of them answer")
+            run = counted(len(running), "broker runs", "brokers run")
+            self._inform(f"{run}, and after {limit_s:g} s {len(company)} of them answer")
         return company
 
     def _refuse(self, why: str, company: Collection[str]) -> None:

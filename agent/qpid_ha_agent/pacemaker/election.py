@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.ha.states import State
 
 NEVER = "-INFINITY"
@@ -117,7 +118,8 @@ def compare(
         missing = handed_over.lsn - own.lsn
         if missing > 0:
             return MakeWay(
-                handed_over.node, f"it handed over at {handed_over.lsn}, and {missing} events are missing here"
+                handed_over.node,
+                f"it handed over at {handed_over.lsn}, and {counted(missing, 'event is', 'events are')} missing here",
             )
     rivals = {node: position for node, position in others.items() if position.is_in_sync}
     if not rivals:

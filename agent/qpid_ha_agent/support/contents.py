@@ -20,6 +20,7 @@ from qpid_ha_agent.support.archive import MOST_BYTES, BundleFiles
 from qpid_ha_agent.support.redaction import is_secret_name
 from qpid_ha_agent.support.shown_settings import shown_settings
 from qpid_ha_broker.diagnosis.answers import BrokerAnswers
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.store.facts import StoreFacts
 from qpid_ha_config.configuration import WrittenSettings
 from qpid_ha_config.errors import ConfigError
@@ -160,7 +161,7 @@ def _add_files(bundle: BundleFiles, written: WrittenSettings) -> None:
                 at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
                 lines.append(f"{status.st_size:>14} {at} {oct(status.st_mode & 0o7777)} {path}")
     if left_out:
-        bundle.cut["store/files.txt"] = f"{left_out} more files"
+        bundle.cut["store/files.txt"] = f"{counted(left_out, 'more file')}"
     bundle.add_text("store/files.txt", "\n".join(lines) + "\n")
 
 

@@ -23,6 +23,7 @@ from qpid_ha_broker.cluster.reports import DEFAULT
 from qpid_ha_broker.cluster.shutdown import SetsShutdown
 from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.counted import counted
 
 PASSES = 3
 """So often what an input changes is followed up at once; the rest is when the next one comes."""
@@ -212,7 +213,7 @@ class Controller:
             return
         led = [each.name for each in ctx.draft.sets.values() if each.record.primary == name and not each.is_group]
         ctx.figures.failed(name, since_s, ctx.now_s, led)
-        ctx.note("warning", f"broker {name} has failed: {why}; it leads {len(led)} sets", name)
+        ctx.note("warning", f"broker {name} has failed: {why}; it leads {counted(len(led), 'set')}", name)
         if entry.up:
             ctx.write(ev.BrokerChanged(name, False, entry.draining, ctx.message_time_ms))
         # First of all: as long as `default` waits for it no record of any set is committed.

@@ -26,6 +26,7 @@ from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.messages import AnswerRequest, GiveOrder, OrderKind
 from qpid_ha_broker.cluster.reports import DEFAULT
 from qpid_ha_broker.cluster_map import SetEntry
+from qpid_ha_broker.events.counted import counted
 
 MOVE_LIMIT_S = 10.0
 RETRY_S = 0.5
@@ -85,7 +86,9 @@ def _evener(
                 break
             fitting = next((name for name in movable[source] if to in in_sync[name]), None)
             if fitting is not None:
-                return PlannedMove(fitting, source, to, f"{source} leads {counts[source]} sets, {to} {counts[to]}")
+                return PlannedMove(
+                    fitting, source, to, f"{source} leads {counted(counts[source], 'set')}, {to} {counts[to]}"
+                )
     return None
 
 
@@ -264,7 +267,7 @@ class Moves:
     def balance(self, request: int) -> str:
         """Do what is planned, one at a time; why not."""
         if self.balancing:
-            return f"{len(self.balancing)} primaries are being moved already: wait for those"
+            return f"{counted(len(self.balancing), 'primary is', 'primaries are')} being moved already: wait for those"
         self.balancing, self._balance_request, self._balanced = self.plan(), request, 0
         self._next_to_balance()
         return ""
@@ -277,6 +280,6 @@ class Moves:
                 return
             self.balancing.pop(0)
         if self._balance_request:
-            text = f"{self._balanced} primaries were moved"
+            text = f"{counted(self._balanced, 'primary was', 'primaries were')} moved"
             self._ctx.answer(AnswerRequest(self._balance_request, True, text, {"moved": self._balanced}))
             self._balance_request = 0

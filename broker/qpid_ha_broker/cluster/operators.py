@@ -49,6 +49,7 @@ from qpid_ha_broker.cluster.shared_settings import SharedSettings
 from qpid_ha_broker.cluster.shutdown import SetsShutdown
 from qpid_ha_broker.cluster_map import SetEntry
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.model.errors import REASONS
 
 MOST_REPLICAS = 100
@@ -194,7 +195,9 @@ class Operators:
         if queues and not asked.lost:
             some = ", ".join(queue.name for queue in queues[:3]) + (", ..." if len(queues) > 3 else "")
             lost = "" if self._leadership.leads(entry) else "; nobody leads it, so `--lost` gives them up with it"
-            raise ClusterRefusal(f"set {asked.name} has {len(queues)} queues ({some}): delete them first{lost}")
+            raise ClusterRefusal(
+                f"set {asked.name} has {counted(len(queues), 'queue')} ({some}): delete them first{lost}"
+            )
         for queue in queues:
             self._ctx.write(ev.QueueRemoved(queue.id))
         self._ctx.write(ev.SetDeleted(asked.name))
@@ -312,7 +315,8 @@ class Operators:
         if few and (not asked.force or not ready):
             which = ", ".join(f"{each} wants {count}" for each, count in list(few.items())[:5])
             raise ClusterRefusal(
-                f"without {name} {ready} brokers are open, too few for {len(few)} sets ({which}): start or undrain"
+                f"without {name} {counted(ready, 'broker is', 'brokers are')} open, too few for"
+                f" {counted(len(few), 'set')} ({which}): start or undrain"
                 f" {max(few.values()) - ready} more{'' if not ready else ', or use --force'}"
             )
         entry = ctx.draft.brokers[name]
@@ -320,7 +324,8 @@ class Operators:
             ctx.write(ev.BrokerChanged(name, entry.up, True, entry.since_ms))
         self._keeper.trigger([each.name for each in sets])
         primaries = sum(each.record.primary == name and not each.is_group for each in sets)
-        text = f"{name} is being drained: {primaries} primaries move, {len(sets)} replicas are replaced"
+        moves = counted(primaries, "primary moves", "primaries move")
+        text = f"{name} is being drained: {moves}, {counted(len(sets), 'replica is', 'replicas are')} replaced"
         self._done(number, text, primaries=primaries, replicas=len(sets))
 
     def _undrain(self, number: int, asked: UndrainBroker) -> None:
@@ -340,7 +345,11 @@ class Operators:
         ctx.leaving_until_s[name] = ctx.now_s + LEAVING_S
         self._moves.clear_out()
         left = self._moves.movable(name)
-        self._done(number, f"{name} is about to stop: {left} sets are to be led by others first", left=left)
+        self._done(
+            number,
+            f"{name} is about to stop: {counted(left, 'set is', 'sets are')} to be led by others first",
+            left=left,
+        )
 
     def _fail(self, number: int, asked: FailBroker) -> None:
         self._check_broker(asked.broker)
@@ -377,7 +386,9 @@ class Operators:
         ctx.reports.forget(name)
         ctx.liveness.forget(name)
         self._keeper.trigger([entry.name for entry in sets])
-        self._done(number, f"{name} is of the cluster no more; {len(sets)} replicas are made up for")
+        self._done(
+            number, f"{name} is of the cluster no more; {counted(len(sets), 'replica is', 'replicas are')} made up for"
+        )
 
     # --- replicas and balance
 
@@ -399,7 +410,7 @@ class Operators:
     def _rebalance(self, number: int, asked: Rebalance) -> None:
         if asked.plan_only:
             moves = [move._asdict() for move in self._moves.plan()]
-            self._done(number, f"{len(moves)} primaries would move", moves=moves)
+            self._done(number, f"{counted(len(moves), 'primary', 'primaries')} would move", moves=moves)
             return
         self._keeper.close_ring(list(self._ctx.draft.sets))
         problem = self._moves.balance(0 if asked.begin_only else number)
@@ -407,7 +418,7 @@ class Operators:
             raise ClusterRefusal(problem)
         if asked.begin_only:
             moves = [move._asdict() for move in self._moves.balancing]
-            self._done(number, f"{len(moves)} primaries are being moved", moves=moves)
+            self._done(number, f"{counted(len(moves), 'primary is', 'primaries are')} being moved", moves=moves)
 
     def _names(self, name: str) -> list[str]:
         return [self._entry(name).name] if name else sorted(self._ctx.draft.sets)
@@ -434,9 +445,9 @@ class Operators:
 
     def _show(self, number: int, asked: ShowCluster) -> None:
         brokers, sets = self._ctx.draft.brokers, self._ctx.draft.sets
-        text = f"{len(brokers)} brokers, {len(sets)} sets besides `default`"
+        text = f"{counted(len(brokers), 'broker')}, {counted(len(sets), 'set')} besides `default`"
         self._ctx.tell(AnswerRequest(number, True, text, self._overview.shown()))
 
     def _show_history(self, number: int, asked: ShowHistory) -> None:
         entries = [entry._asdict() for entry in self._ctx.history.entries(asked.about)]
-        self._ctx.tell(AnswerRequest(number, True, f"{len(entries)} entries", {"entries": entries}))
+        self._ctx.tell(AnswerRequest(number, True, counted(len(entries), "entry", "entries"), {"entries": entries}))

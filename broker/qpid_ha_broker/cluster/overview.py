@@ -10,6 +10,7 @@ from qpid_ha_broker.cluster.keeper import ReplicaKeeper
 from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.moves import Moves
 from qpid_ha_broker.cluster_map import BrokerEntry, ClusterMap, SetEntry
+from qpid_ha_broker.events.counted import counted
 
 
 def map_facts(known: ClusterMap, broker: str) -> dict[str, object]:
@@ -65,9 +66,9 @@ class ClusterOverview:
         replicas = [entry.name for entry in sets if name in entry.replicas]
         reasons = []
         if primaries:
-            reasons.append(f"it leads {len(primaries)} sets: {', '.join(primaries[:3])}")
+            reasons.append(f"it leads {counted(len(primaries), 'set')}: {', '.join(primaries[:3])}")
         if replicas:
-            reasons.append(f"it has {len(replicas)} replicas: {', '.join(replicas[:3])}")
+            reasons.append(f"it has {counted(len(replicas), 'replica')}: {', '.join(replicas[:3])}")
         if name == self._ctx.name:
             reasons.append("it leads `default`: have another broker lead that (`qpid-ha switchover`)")
         return reasons

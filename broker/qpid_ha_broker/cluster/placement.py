@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from qpid_ha_broker.events.counted import counted
+
 
 class PlacementBroker(NamedTuple):
     """A broker, as far as it matters for where replicas go. Of `default` nothing is counted."""
@@ -101,7 +103,8 @@ def spread(placed: PlacementSet, brokers: Mapping[str, PlacementBroker]) -> Sequ
     def why(broker: PlacementBroker) -> str:
         crowd = zones[broker.zone]
         place = f"zone {broker.zone} has {crowd or 'none'} of it" if broker.zone else "it is in no zone"
-        return f"{place}, {broker.replicas} replicas are there, {broker.room_bytes >> 20} MiB are free"
+        replicas = counted(broker.replicas, "replica is", "replicas are")
+        return f"{place}, {replicas} there, {broker.room_bytes >> 20} MiB are free"
 
     return [Ranked(broker.name, why(broker)) for broker in sorted(_open(placed, brokers), key=key)]
 

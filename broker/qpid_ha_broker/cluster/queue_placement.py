@@ -15,6 +15,7 @@ from qpid_ha_broker.cluster.messages import AnswerRequest, BrokerReport, DeleteQ
 from qpid_ha_broker.cluster.reports import DEFAULT
 from qpid_ha_broker.cluster_map import PlacedQueue, SetEntry
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.errors import (
@@ -267,8 +268,9 @@ class QueueDirectory:
         most = max(entry.min_replicas, entry.min_in_sync)
         machines = len({broker.place.machine for broker in brokers.values()})
         if most > machines:
-            there = f"{machines} brokers" if machines == len(brokers) else f"{machines} machines"
-            raise ClusterRefusal(f"{name} wants {most} replicas, and there are {there}")
+            place = "broker" if machines == len(brokers) else "machine"
+            there = f"there {'is' if machines == 1 else 'are'} {counted(machines, place)}"
+            raise ClusterRefusal(f"{name} wants {counted(most, 'replica')}, and {there}")
         if not entry.replicas:
             first = (entry.preferred,) if entry.preferred else ()
             wanted = self._keeper.wanted(entry).number

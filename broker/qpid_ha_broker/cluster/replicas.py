@@ -36,6 +36,7 @@ from typing import NamedTuple
 from qpid_ha_broker.cluster.messages import ControllerSettings
 from qpid_ha_broker.cluster.placement import Placement, PlacementBroker, PlacementSet, one_a_machine, rank
 from qpid_ha_broker.cluster_map import SetEntry
+from qpid_ha_broker.events.counted import counted
 
 
 class ReplicaStep(StrEnum):
@@ -95,7 +96,9 @@ def wanted_replicas(
         wanted = WantedReplicas(settings.min_replicas, "ha.min-replicas")
     if wanted.number <= machines:
         return wanted
-    there = f"{brokers} brokers" if machines == brokers else f"{brokers} brokers on {machines} machines"
+    there = counted(brokers, "broker")
+    if machines != brokers:
+        there = f"{there} on {counted(machines, 'machine')}"
     return WantedReplicas(max(machines, 1), f"{wanted.why} says {wanted.number}, and there are {there}")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.leadership import Leadership
 from qpid_ha_broker.cluster.messages import AnswerRequest, OrderKind, ShutDownSets
+from qpid_ha_broker.events.counted import counted
 
 LIMIT_S = 12.0
 """For all sets together."""
@@ -82,7 +83,7 @@ class SetsShutdown:
         self._problems |= dict.fromkeys(sorted(self._waiting), late)
         self._waiting.clear()
         self._until_s = self._ctx.now_s + RESUME_S
-        text = f"{self._ended} sets have ended"
-        text += f", and {self._groups} groups end with their brokers" if self._groups else ""
+        text = f"{counted(self._ended, 'set has', 'sets have')} ended"
+        text += f", and {counted(self._groups, 'group ends', 'groups end')} with their brokers" if self._groups else ""
         result = {"ended": self._ended, "problems": self._problems}
         self._ctx.answer(AnswerRequest(self._request, True, text, result))

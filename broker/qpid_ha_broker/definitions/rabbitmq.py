@@ -1,20 +1,7 @@
 """Definitions of RabbitMQ (`rabbitmqctl export_definitions`) as ours, with a note for all that has no counterpart.
 
-Arguments are those of its documentation: "Queues" (optional arguments), "Quorum Queues", "Dead Letter Exchanges".
-
-| RabbitMQ | here |
-| --- | --- |
-| `x-max-length`, `x-max-length-bytes` | `qpid.max_count`, `qpid.max_size` |
-| `x-overflow` `drop-head` (the default) | `qpid.policy_type` `ring` |
-| `x-overflow` `reject-publish` | `qpid.policy_type` `reject` |
-| `x-message-ttl` | `qpid.message_ttl_ms` |
-| `x-max-priority` N | `qpid.priorities`: N + 1, 10 at most |
-| `x-delivery-limit` | `qpid.delivery_limit` |
-| `x-single-active-consumer` | `qpid.single_active_consumer` |
-| `x-dead-letter-exchange` | `qpid.alternate_exchange` |
-| `alternate-exchange` of an exchange | `qpid.alternate_exchange` |
-| `x-expires` | `qpid.auto_delete` after so long |
-| `x-queue-type`, `x-quorum-initial-group-size`, `durable` | nothing: every queue is replicated as its set is |
+Which argument is which here is in `model.queues.foreign_arguments`. What is `durable` there is nothing here: every
+queue is replicated as its set is.
 """
 
 from __future__ import annotations
@@ -32,23 +19,24 @@ from qpid_ha_broker.definitions.document import (
     ExchangeDefinition,
     QueueDefinition,
 )
+from qpid_ha_broker.events.counted import counted
+from qpid_ha_broker.model.queues.foreign_arguments import OF_EXCHANGES, RABBITMQ
 from qpid_ha_config.errors import ConfigError, nearest
 
-_NUMBERS: Final = {
-    "x-max-length": "qpid.max_count",
-    "x-max-length-bytes": "qpid.max_size",
-    "x-message-ttl": "qpid.message_ttl_ms",
-    "x-delivery-limit": "qpid.delivery_limit",
-}
-_LEFT_TO_THE_SET: Final = ("x-queue-type", "x-quorum-initial-group-size", "x-queue-master-locator", "x-queue-mode")
 _OVERFLOW: Final = {"drop-head": "ring", "reject-publish": "reject", "reject-publish-dlx": "reject"}
 _PRIORITIES_MAX: Final = 10
 _LISTS: Final = ("queues", "exchanges", "bindings", "vhosts", "users", "permissions", "topic_permissions", "policies")
 _ELSEWHERE: Final = {
-    "users": "users: `qpid-ha user add` makes them; passwords cannot be taken over, their hashes are of another kind",
-    "permissions": "permissions of users: write rules (`acl.file`), which name each queue and exchange",
-    "topic_permissions": "permissions for topics: write rules (`acl.file`)",
-    "policies": "policies: give the queues the arguments themselves, or `auto-create-arguments` and `replica-policies`",
+    "users": (
+        "user",
+        "`qpid-ha user add` makes them; passwords cannot be taken over, their hashes are of another kind",
+    ),
+    "permissions": ("permission", "write rules (`acl.file`), which name each queue and exchange"),
+    "topic_permissions": ("permission for topics", "write rules (`acl.file`)"),
+    "policies": (
+        "policy",
+        "give the queues the arguments themselves, or `auto-create-arguments` and `replica-policies`",
+    ),
 }
 
 
@@ -87,9 +75,10 @@ class _Translation:
         bindings = tuple(
             binding for row in self._rows("bindings") if (binding := self._binding(row, there, sources)) is not None
         )
-        for name, text in _ELSEWHERE.items():
+        for name, (one, text) in _ELSEWHERE.items():
             if self._document.get(name):
-                self._notes.append(f"{len(self._document[name])} {text}")
+                several = name.replace("topic_permissions", "permissions for topics")
+                self._notes.append(f"{counted(len(self._document[name]), one, several)}: {text}")
         return Definitions(exchanges=exchanges, queues=queues, bindings=bindings), self._notes
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
@@ -111,17 +100,16 @@ class _Translation:
             return None
         arguments: dict[str, object] = {}
         for key, value in given.items():
-            if key in _NUMBERS:
-                arguments[_NUMBERS[key]] = value
-            elif key == "x-max-priority" and isinstance(value, int):
+            counterpart = RABBITMQ.get(key)
+            if key == "x-max-priority" and isinstance(value, int):
                 arguments["qpid.priorities"] = min(value + 1, _PRIORITIES_MAX)
             elif key == "x-single-active-consumer":
                 arguments["qpid.single_active_consumer"] = bool(value)
-            elif key == "x-dead-letter-exchange" and value:
-                arguments["qpid.alternate_exchange"] = value
             elif key == "x-expires" and isinstance(value, int):
                 arguments |= {"qpid.auto_delete": True, "qpid.auto_delete_delay_s": value / 1000}
-            elif key not in (*_LEFT_TO_THE_SET, "x-overflow"):
+            elif counterpart is not None and counterpart.own and not counterpart.how and value != "":
+                arguments[counterpart.own] = value
+            elif key != "x-overflow" and not (counterpart is not None and counterpart.is_needless):
                 self._notes.append(f"queue {name}: {key} = {value!s:.80} has no counterpart")
         if "x-max-length" in given or "x-max-length-bytes" in given:
             arguments["qpid.policy_type"] = _OVERFLOW.get(str(given.get("x-overflow", "drop-head")), "ring")
@@ -137,8 +125,8 @@ class _Translation:
         given = _arguments(row)
         arguments: dict[str, object] = {}
         for key, value in given.items():
-            if key == "alternate-exchange":
-                arguments["qpid.alternate_exchange"] = value
+            if key in OF_EXCHANGES:
+                arguments[OF_EXCHANGES[key].own] = value
             else:
                 self._notes.append(f"exchange {name}: {key} = {value!s:.80} has no counterpart")
         return ExchangeDefinition(name, kind, arguments)

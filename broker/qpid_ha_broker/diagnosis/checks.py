@@ -21,6 +21,7 @@ from qpid_ha_broker.diagnosis.facts import (
     Supervisor,
 )
 from qpid_ha_broker.diagnosis.findings import Finding
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.ha.other_coordinators import SHOWN_CHARACTERS
 from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State
@@ -191,13 +192,13 @@ def _backups(facts: DiagnosisFacts) -> Iterator[Finding]:
             text = f"{backup.name} is in the in-sync set and is not connected to {primary.name}"
             yield Finding("backup-expected", backup.name, text, (BACKUPS,))
         elif backup.seconds > LAG_S:
-            lag = f"{backup.messages} messages, {_size(backup.bytes)}"
+            lag = f"{counted(backup.messages, 'message')}, {_size(backup.bytes)}"
             text = f"{backup.name} is {backup.seconds:.1f} s behind ({lag})"
             yield Finding("backup-lags", backup.name, text, (BACKUPS,))
     lags = {backup.name: backup.messages for backup in facts.backups}
     for broker in facts.brokers:
         if broker.state == State.CATCHUP:
-            left = f", {lags[broker.name]} messages to go" if broker.name in lags else ""
+            left = f", {counted(lags[broker.name], 'message')} to go" if broker.name in lags else ""
             yield Finding("backup-catches-up", broker.name, f"{broker.name} catches up{left}", (BACKUPS,))
         elif broker.state == State.CONNECTING:
             yield Finding("backup-not-following", broker.name, _not_following(broker), (f"{_ask(broker)} status",))
@@ -290,7 +291,8 @@ def _sets(facts: DiagnosisFacts) -> Iterator[Finding]:
         text = f"{len(row.in_sync)} of {row.wanted} replicas of the set {row.name} are in sync{why}"
         yield Finding("set-below-replicas", row.name, text, (_show(row), "qpid-ha brokers"))
     if below[MOST_NAMED:]:
-        text = f"{len(below) - MOST_NAMED} more sets have too few replicas in sync, or a problem"
+        more = counted(len(below) - MOST_NAMED, "more set has", "more sets have")
+        text = f"{more} too few replicas in sync, or a problem"
         yield Finding("set-below-replicas", "others", text, ("qpid-ha set list",))
     for broker in facts.brokers:
         if broker.controller_problem:
@@ -356,7 +358,7 @@ def _lacking_primary(facts: DiagnosisFacts) -> Iterator[Finding]:
         text = f"no member of the group {name} serves" if name in groups else f"nobody leads the set {name}"
         yield Finding("set-without-primary", name, f"{text}{why}", (f"qpid-ha set show {quote(name)}", ALL))
     if names[MOST_NAMED:]:
-        text = f"nobody leads {len(names) - MOST_NAMED} more sets"
+        text = f"nobody leads {counted(len(names) - MOST_NAMED, 'more set')}"
         yield Finding("set-without-primary", "others", text, (ALL,))
 
 
@@ -380,7 +382,7 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             text = f"the store of {broker.name} {'is full' if store == 'full' else 'has failed'}{why}"
             yield Finding("store-cannot-write", broker.name, text, commands)
         if figures.unreadable:
-            text = f"{broker.name} cannot read {figures.unreadable} messages from its disk"
+            text = f"{broker.name} cannot read {counted(figures.unreadable, 'message')} from its disk"
             where = facts.machine.data_dir if broker.is_local else ""
             command = f"qpid-ha store check {quote(where) if where else f'/var/lib/qpid-ha   # on {broker.name}'}"
             yield Finding("messages-unreadable", broker.name, text, (command,))
@@ -412,11 +414,12 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             yield Finding("message-clock-differs", broker.name, text, commands)
         there = "" if broker.is_local else f"   # on {broker.name}"
         if figures.audit_lost:
-            text = f"{figures.audit_lost} lines are missing in the audit log of {broker.name}: its log says why"
+            lines = counted(figures.audit_lost, "line is", "lines are")
+            text = f"{lines} missing in the audit log of {broker.name}: its log says why"
             commands = (f"journalctl -u qpidd --grep audit{there}", f"{_ask(broker)} query")
             yield Finding("audit-lines-lost", broker.name, text, commands)
         if figures.discarded:
-            text = f"{broker.name} has discarded {figures.discarded} messages since it was started"
+            text = f"{broker.name} has discarded {counted(figures.discarded, 'message')} since it was started"
             yield Finding("messages-discarded", broker.name, text, (f"qpid-ha store discarded list{there}",))
     versions = sorted({broker.figures.version for broker in facts.brokers if broker.figures.version})
     if len(versions) > 1:
@@ -432,11 +435,12 @@ def _queues(facts: DiagnosisFacts) -> Iterator[Finding]:
     for queue in full[:MOST_NAMED]:
         yield Finding("queue-is-full", queue.name, f"the queue {queue.name} is full: {_fill(queue)}", (_read(queue),))
     for queue in unread[:MOST_NAMED]:
-        text = f"the queue {queue.name} has {queue.messages} messages and no consumer, and grew by {queue.grown}"
+        messages = counted(queue.messages, "message")
+        text = f"the queue {queue.name} has {messages} and no consumer, and grew by {queue.grown}"
         yield Finding("queue-is-not-read", queue.name, text, (_read(queue),))
     for key, more in (("queue-is-full", full[MOST_NAMED:]), ("queue-is-not-read", unread[MOST_NAMED:])):
         if more:
-            yield Finding(key, "others", f"the same of {len(more)} more queues", ("qpid-ha queue list",))
+            yield Finding(key, "others", f"the same of {counted(len(more), 'more queue')}", ("qpid-ha queue list",))
 
 
 def _is_full(queue: QueueState) -> bool:
@@ -453,7 +457,8 @@ def _is_unread(queue: QueueState) -> bool:
 def _fill(queue: QueueState) -> str:
     most = f" of {queue.most_messages}" if queue.most_messages else ""
     most_bytes = f" of {_size(queue.most_bytes)}" if queue.most_bytes else ""
-    return f"{queue.messages}{most} messages, {_size(queue.bytes)}{most_bytes}"
+    messages = f"{queue.messages}{most} messages" if most else counted(queue.messages, "message")
+    return f"{messages}, {_size(queue.bytes)}{most_bytes}"
 
 
 def _read(queue: QueueState) -> str:
@@ -490,7 +495,7 @@ def _of_machine(facts: DiagnosisFacts) -> Iterator[Finding]:
             yield Finding("store-damaged", store.where, text, (f"qpid-ha store check {quote(store.where)}",))
     running = facts.broker(machine.name)
     if machine.discarded_files and (running is None or not running.figures.discarded):
-        text = f"{machine.discarded_files} files with discarded messages are in {machine.data_dir}/discarded"
+        text = f"{counted(machine.discarded_files, 'file')} with discarded messages in {machine.data_dir}/discarded"
         yield Finding("messages-discarded", machine.name, text, ("qpid-ha store discarded list",))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.backup_link import BackupLink, BackupProgress
 from qpid_ha_broker.ha.browser import Browsers, objects_frame
@@ -69,7 +70,7 @@ class BackupFeed:
         )
         self.tell_clock(backup)
         behind = self._tail.last_lsn - common
-        how = f"sends the {behind} events that it lacks" if by_tail else "compares what both hold"
+        how = f"sends the {counted(behind, 'event')} that it lacks" if by_tail else "compares what both hold"
         self._ctx.note("info", f"backup {hello.name} connected at LSN {hello.last_lsn}; primary {how}")
         if by_tail:
             backup.replay_from(common)

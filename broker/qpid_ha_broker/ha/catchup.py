@@ -29,6 +29,7 @@ from typing import Final
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.ha.effects import Discarded
 from qpid_ha_broker.ha.frames import Chunk, Holdings, Objects
 from qpid_ha_broker.ha.objects import ObjectsError, make_equal, read_objects
@@ -293,7 +294,8 @@ class CatchUp:
         open_levels = [level for level in self._levels.values() if level.has_begun or level.stash]
         if open_levels:
             names = ", ".join([level.queue.name for level in open_levels[:5]])
-            raise CatchUpError(f"the primary ended the catch-up before {len(open_levels)} queues were level: {names}")
+            queues = counted(len(open_levels), "queue was", "queues were")
+            raise CatchUpError(f"the primary ended the catch-up before {queues} level: {names}")
         self._levels.clear()
         self._set.is_level = True
 

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord, decode
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.catchup import holdings_of
 from qpid_ha_broker.ha.history import newest
@@ -233,7 +234,8 @@ class QueueCopy:
         """Make the queue, or take the one that is there, as long as nobody would miss what is in it."""
         there = self._resources.catalog.queues.get(self.name)
         if there is not None and there.messages.count:
-            self.end(f"queue {self.name} exists here with {there.messages.count} messages: purge or delete it first")
+            messages = counted(there.messages.count, "message")
+            self.end(f"queue {self.name} exists here with {messages}: purge or delete it first")
         elif there is not None and there.dispatcher.has_takers:
             self.end(f"queue {self.name} exists here and has consumers: stop them first")
         else:

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from qpid_ha_broker.events.codec import LogRecord, decode
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.types import (
     Acquired,
     Annotated,
@@ -395,7 +396,7 @@ class Replica:
         if taken_back > 0:
             self.committed_lsn = min(self.committed_lsn, lsn)  # more than that was, if this one was promoted by force
             self.tail.truncate_after(lsn)
-            self._ctx.note("info", f"{taken_back} events after LSN {lsn} are taken back: {primary} lacks them")
+            self._ctx.note("info", f"taken back: {counted(taken_back, 'event')} after LSN {lsn}: {primary} lacks them")
 
     def _messages_after(self, lsn: int) -> list[Discarded]:
         """What the events that are held after `lsn` bring into queues, and leave there.

@@ -83,7 +83,7 @@ BROKER: Final = _table(
 SETS: Final = _table(
     Family("qpid_ha_set_leading", _G, "1 for a set that this broker leads.", _SET),
     Family("qpid_ha_set_generation", _G, "Grows with each new primary of the set.", _SET),
-    Family("qpid_ha_set_in_sync_brokers", _G, "Brokers in the in-sync set, as far as this one knows.", _SET),
+    Family("qpid_ha_set_in_sync_brokers", _G, "Brokers in the in-sync set; only of who leads or follows.", _SET),
     Family("qpid_ha_set_min_in_sync_brokers", _G, "With fewer in sync nothing is confirmed.", _SET),
     Family("qpid_ha_set_last_lsn", _G, "Where the log of the set ends here.", _SET),
     Family("qpid_ha_set_committed_lsn", _G, "Up to where the log is committed, as far as this broker knows.", _SET),

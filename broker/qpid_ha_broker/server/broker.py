@@ -20,6 +20,7 @@ from qpid_ha_broker.amqp.connections.nodes import NodeSettings
 from qpid_ha_broker.amqp.links.attach import attach
 from qpid_ha_broker.amqp.wire.batches import uses_kernel
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, AmqpError
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.model.commands.naming import NamingRules
@@ -297,7 +298,7 @@ class Broker:
             await self.sets.leave()
         await self.membership.meet_successor()
         self.is_stopping = True
-        log.info("stopping: %d clients are told", len(self._protocols))
+        log.info("stopping: %s told", counted(len(self._protocols), "client is", "clients are"))
         served = [self.container.default.resources] if self.membership.clients.is_serving else []
         if self.sets is not None:
             served += self.sets.served()

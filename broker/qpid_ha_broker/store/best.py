@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import LogPosition
 from qpid_ha_broker.ha.history import common_lsn
@@ -361,7 +362,7 @@ class _Case:
             forced_option(
                 self.stores,
                 store,
-                f"{store.last_lsn - shared} events after the parting are kept",
+                f"{counted(store.last_lsn - shared, 'event')} after the parting kept",
                 is_member=store in self.candidates,
             )
             for store in tips

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events.codec import LogRecord
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.layout import LOCAL_BASE
 from qpid_ha_broker.model.logs.write_times import WriteTimes
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
@@ -232,7 +233,9 @@ class _Recovery:
             notes.append(self._unloading.note)
         was_clean = status.clean if status is not None else ""
         if self._loader.misfits:
-            notes.append(f"{self._loader.misfits} events of this broker's own log were about things that are not here")
+            notes.append(
+                f"{counted(self._loader.misfits, 'event')} of this broker's own log about things that are not here"
+            )
         transient = base.transient + surveyed.left_out + self._loader.transient - self._loader.unknown
         return Recovered(
             status=status,

@@ -29,6 +29,7 @@ from qpid_ha_broker.model.commands.administration import (
     checked_number,
     checked_routing_key,
     committed_lsn,
+    take_any,
     taking_over,
 )
 from qpid_ha_broker.model.commands.moving import MoveSelection, QueueMove, Redirection, Stay, begin_move, other_set
@@ -127,7 +128,7 @@ class QueueMessages:
         message: Any = proton.Message(_text(body), durable=not checked_flag(transient, "transient"))
         if subject is not None:
             message.subject = checked_routing_key(subject)
-        message.properties = dict(checked_arguments(properties)) or None
+        message.properties = dict(checked_arguments(properties, take_any)) or None
         administration = self._administration.of_queue(checked, leads=True)
         resources, payload = administration.resources, message.encode()
         published = Message(payload, bool(message.durable))

@@ -20,7 +20,7 @@ from qpid_ha_broker.events.types import Scalar
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Exchange, ExchangeKind
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.queue_arguments import check_settable
+from qpid_ha_broker.model.queues.queue_arguments import PREFIX, check_settable
 
 SELECTOR = "apache.org:selector-filter:string"
 AFTER = "qpid-ha.org:after:ulong"
@@ -295,11 +295,12 @@ def _flattened(value: object) -> list[object]:
 def _queue_arguments(properties: object) -> dict[str, Scalar]:
     if not isinstance(properties, dict):
         return {}
-    arguments = {name: value for name, value in _scalars(properties).items() if name.startswith("qpid.")}
+    given = _scalars(properties)
     try:
-        check_settable(arguments)
+        check_settable(given)
     except ModelError as error:
         raise AmqpError(INVALID_FIELD, str(error)) from error
+    arguments = {name: value for name, value in given.items() if name.startswith(PREFIX)}
     policy = properties.get("lifetime-policy")
     if isinstance(policy, proton.Described) and policy.descriptor in (DELETE_ON_NO_LINKS, 0x2C):
         arguments["qpid.auto_delete"] = True

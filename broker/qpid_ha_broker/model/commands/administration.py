@@ -6,7 +6,7 @@ before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -14,10 +14,16 @@ from qpid_ha_broker.events.fields import write_arguments
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.commands.configuration import MAX_NAME_BYTES, Configuration
 from qpid_ha_broker.model.errors import BeingMade, InvalidArgument, ModelError, fresh
-from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange
+from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange, ExchangeKind
 from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken, Log
 from qpid_ha_broker.model.queues.queue import Queue
-from qpid_ha_broker.model.queues.queue_arguments import QueueArguments, check_settable, with_creator
+from qpid_ha_broker.model.queues.queue_arguments import (
+    QueueArguments,
+    check_binding_arguments,
+    check_exchange_arguments,
+    check_settable,
+    with_creator,
+)
 from qpid_ha_broker.model.sets.catalog import Catalog
 from qpid_ha_broker.model.sets.resource_set import ResourceSet
 from qpid_ha_broker.model.sets.resources import Resources
@@ -284,7 +290,8 @@ class Administration:
 
         Raises AlreadyExists, InvalidArgument, NotFound.
         """
-        checked = checked_name(name, "name"), checked_name(kind, "kind"), checked_arguments(arguments)
+        given = checked_arguments(arguments, check_exchange_arguments)
+        checked = checked_name(name, "name"), checked_name(kind, "kind"), given
         return self._done(_exchange_outline(self.configuration.declare_exchange(*checked)))
 
     def delete_exchange(self, name: object, if_unused: object = False) -> Done[Facts]:
@@ -318,7 +325,9 @@ class Administration:
     def bind(self, exchange: object, queue: object, key: object = "", arguments: object = None) -> Done[Facts]:
         """Bind, or give the binding with that key other arguments. Raises NotFound, InvalidArgument."""
         source, target = checked_name(exchange, "exchange"), checked_name(queue, "queue")
-        checked_key, checked = checked_routing_key(key), checked_arguments(arguments)
+        is_by_headers = self.configuration.exchange(source).kind is ExchangeKind.HEADERS
+        check = take_any if is_by_headers else check_binding_arguments
+        checked_key, checked = checked_routing_key(key), checked_arguments(arguments, check)
         self.configuration.bind(source, target, checked_key, checked)
         return self._done({"exchange": source, "queue": target, "key": checked_key, "arguments": dict(checked)})
 
@@ -424,8 +433,13 @@ def checked_flag(value: object, parameter: str) -> bool:
     return value
 
 
-def checked_arguments(value: object) -> Arguments:
-    """None is no arguments. Whether the names and values mean something is for the object to say.
+def take_any(arguments: Mapping[str, object]) -> None:
+    """The check of names where all are somebody's own."""
+
+
+def checked_arguments(value: object, check: Callable[[Mapping[str, object]], None] = check_settable) -> Arguments:
+    """None is no arguments. `check`: of the names, for what they are given to; a queue. Whether the values mean
+    something is for the object to say.
 
     Raises InvalidArgument.
     """
@@ -437,6 +451,6 @@ def checked_arguments(value: object) -> Arguments:
         write_arguments(value)
     except ValueError as error:
         raise InvalidArgument(f"arguments cannot be kept: {error!s:.200}") from None
-    check_settable(value)
+    check(value)
     checked: dict[str, Scalar] = value
     return checked

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from qpid_ha_broker.cluster_map import TOMBSTONE_OF, PlacedQueue
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import encode
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.types import Arguments
 from qpid_ha_broker.model.commands.deletion import MOVED_LENGTH, Deletion
 from qpid_ha_broker.model.commands.naming import Naming, NamingRules, NewQueue, choose_set
@@ -279,11 +280,13 @@ class Configuration:
         queue = self.queue(name)
         if if_empty and queue.messages.count:
             raise InUse(
-                f"queue {name} holds {queue.messages.count} messages: purge it first, or do not ask for if-empty"
+                f"queue {name} holds {counted(queue.messages.count, 'message')}: purge it first, or do not ask for"
+                " if-empty"
             )
         if if_unused and queue.dispatcher.consumers:
             raise InUse(
-                f"queue {name} has {len(queue.dispatcher.consumers)} consumers: stop them, or do not ask for if-unused"
+                f"queue {name} has {counted(len(queue.dispatcher.consumers), 'consumer')}: stop them, or do not ask for"
+                " if-unused"
             )
         if if_unused and self._replication.is_used_elsewhere(queue):
             text = "stop its consumers, or do not ask for if-unused"
@@ -388,7 +391,7 @@ class Configuration:
         if users:
             raise InUse(f"exchange {name} is the alternate exchange of {', '.join(users[:5])}")
         if if_unused and exchange.bindings():
-            raise InUse(f"exchange {name} has {len(exchange.bindings())} bindings")
+            raise InUse(f"exchange {name} has {counted(len(exchange.bindings()), 'binding')}")
         self._write(ev.ExchangeDeleted(exchange.id), local=is_local(exchange))
         self._note(None, f"exchange {name} deleted", EventSubject.EXCHANGE_DELETED, name=name)
 

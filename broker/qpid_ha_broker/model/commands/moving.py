@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.errors import (
     InUse,
@@ -342,8 +343,12 @@ class QueueMove:
 
     def _give_up(self, why: ModelError) -> None:
         if self.failure is None:
-            how = "were copied" if self._copies else "have moved"
-            moved = f"{self.count} messages {how} from {self.source.name} {self._targets.text}"
+            how = (
+                ("message was copied", "messages were copied")
+                if self._copies
+                else ("message has moved", "messages have moved")
+            )
+            moved = f"{counted(self.count, *how)} from {self.source.name} {self._targets.text}"
             self.failure = type(why)(f"{moved}, and the rest not: {why}")
 
     def _move_portion(self) -> None:

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from qpid_ha_broker.cluster_map import ClusterMap, SetEntry
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.set_names import set_name_problem
 from qpid_ha_broker.model.errors import InvalidArgument
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
@@ -125,7 +126,7 @@ def _of_primary(arguments: QueueArguments, rules: NamingRules, there: ClusterMap
         return Naming(fitting[0], f"{broker} is its preferred primary")
     if replicas > rules.replicas:
         raise InvalidArgument(
-            f"qpid.cluster.primary={broker}, and none of that broker's sets has the {replicas} replicas that"
+            f"qpid.cluster.primary={broker}, and none of that broker's sets has the {counted(replicas, 'replica')} that"
             " qpid.min-replicas asks for: create a set that has, or ask for fewer"
         )
     return Naming(_new_name(broker, there), f"{broker} is its preferred primary", missing=True, preferred=broker)
@@ -142,7 +143,7 @@ def _new_name(broker: str, there: ClusterMap) -> str:
 
 def _with_replicas(replicas: int, rules: NamingRules, there: ClusterMap) -> Naming:
     if rules.replicas >= replicas:
-        return Naming(DEFAULT_SET, f"it has {rules.replicas} replicas")
+        return Naming(DEFAULT_SET, f"it has {counted(rules.replicas, 'replica')}")
     fitting = [
         (len(there.queues_of(name)), name)
         for name, entry in there.sets.items()
@@ -152,7 +153,7 @@ def _with_replicas(replicas: int, rules: NamingRules, there: ClusterMap) -> Nami
         raise InvalidArgument(
             f"qpid.min-replicas={replicas}, and no resource set has so many: create one that has, or ask for fewer"
         )
-    return Naming(min(fitting)[1], f"it has {replicas} replicas or more")
+    return Naming(min(fitting)[1], f"it has {counted(replicas, 'replica')} or more")
 
 
 def _by_rule(queue: NewQueue, rules: NamingRules, there: ClusterMap) -> Naming:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from qpid_ha_broker.cluster_map import CREATED_BY, TOMBSTONE_OF
 from qpid_ha_broker.events.types import Arguments, Scalar
 from qpid_ha_broker.model.errors import InvalidArgument
+from qpid_ha_broker.model.queues.foreign_arguments import FOREIGN
 
 PREFIX = "qpid."
 SUBSCRIPTION = f"{PREFIX}subscription"
@@ -20,6 +21,11 @@ takes it for the application's."""
 LONGEST_DELAY_MS: Final = 366 * 24 * 3600 * 1000
 """Between two deliveries of a message: a year."""
 _DOUBLED_MOST: Final = 40
+OF_EXCHANGES: Final = ("alternate_exchange", "replicate")
+OF_BINDINGS: Final = ("replicate",)
+"""Arguments with the prefix that those have."""
+_NEARLY: Final = 0.9
+"""So much of two names has to be the same, that one is taken for the other with a mistake."""
 PRIORITIES: Final = "qpid.priorities"
 MAX_PRIORITIES = 10
 """AMQP 1.0 section 3.2.1: priorities beyond ten levels are not told apart by clients."""
@@ -240,13 +246,71 @@ def check_in_group(arguments: QueueArguments) -> None:
     raise InvalidArgument(f"{arguments.bridge[0]} is not for queues of a group: {why}; {text}")
 
 
-def check_settable(arguments: Iterable[str]) -> None:
-    """Raises InvalidArgument for the name of one that clients and operators cannot set."""
+def check_settable(arguments: Mapping[str, object]) -> None:
+    """Whether clients, operators and settings may give these to a queue: the one check of names, at each door.
+
+    Raises InvalidArgument for one that the broker sets, for one with its prefix that it does not know, and for one that
+    is meant to have a meaning and would have none (`check_names`). Those of a None are to go away, so they may be such.
+    """
     if SUBSCRIPTION in arguments:
         raise InvalidArgument(f"{SUBSCRIPTION} is for the broker to set: subscribe to an exchange, or leave it out")
     for name in (CREATED_BY, TOMBSTONE_OF, GROUPED):
         if name in arguments:
             raise InvalidArgument(f"{name} is for the broker to set: leave it out")
+    check_names([name for name, value in arguments.items() if value is not None], _CONVERTERS)
+
+
+def check_exchange_arguments(arguments: Mapping[str, object]) -> None:
+    """As `check_settable`, for those of an exchange."""
+    check_names(arguments, OF_EXCHANGES)
+
+
+def check_binding_arguments(arguments: Mapping[str, object]) -> None:
+    """As `check_settable`, for those of a binding to an exchange that does not take them for headers of messages."""
+    check_names([name for name in arguments if name.startswith(PREFIX)], OF_BINDINGS)
+
+
+def check_names(names: Iterable[str], known: Iterable[str]) -> None:
+    """Raises InvalidArgument for a name that would be taken and do nothing, with the one that does what is meant:
+
+    1. one of another broker (`foreign_arguments`);
+    2. one with the prefix `qpid.` that is not `known`, without its prefix;
+    3. one without it that is written like a known one (`max-count`, `maxCount`, `x-max-count`) or nearly so.
+
+    Any other one is the application's own, and is kept.
+    """
+    own = {_plain(short): f"{PREFIX}{short}" for short in known}
+    for name in names:
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) in known:
+            continue
+        plain = _plain(name)
+        counterpart = FOREIGN.get(name) or (None if name.startswith(PREFIX) else _FOREIGN_PLAIN.get(plain))
+        if counterpart is not None:
+            has_own = counterpart.own.removeprefix(PREFIX) in known
+            raise InvalidArgument((counterpart if has_own else counterpart._replace(own="")).advice(name))
+        if name.startswith(PREFIX):
+            raise InvalidArgument(_unknown(name, known))
+        import difflib  # only who gives arguments of the application's own waits for it
+
+        if meant := difflib.get_close_matches(plain, own, n=1, cutoff=_NEARLY):
+            raise InvalidArgument(f"argument {name} does nothing: did you mean {own[meant[0]]}?")
+
+
+def _plain(name: str) -> str:
+    """A name without what one may get wrong about it: prefix, case and separators."""
+    bare = name.lower().removeprefix("x-").removeprefix("x_")
+    return "".join(filter(str.isalnum, bare)).removeprefix("qpid")
+
+
+_FOREIGN_PLAIN = {_plain(name): FOREIGN[name] for name in FOREIGN if "-" in name.removeprefix("x-") or "_" in name}
+"""A single word may be the application's own."""
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    import difflib  # only who has made a mistake waits for it
+
+    meant = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.0)[0]
+    return f"unknown argument {name}: did you mean {PREFIX}{meant}?"
 
 
 def with_creator(arguments: Arguments, created_by: str) -> dict[str, Scalar]:
@@ -293,10 +357,7 @@ def replication_argument(arguments: Arguments) -> Replicate | None:
 def _converted(name: str, value: Scalar) -> Any:
     convert = _CONVERTERS.get(name)
     if convert is None:
-        import difflib  # only who has made a mistake waits for it
-
-        known = difflib.get_close_matches(name, _CONVERTERS, n=1, cutoff=0.0)[0]
-        raise InvalidArgument(f"unknown argument {PREFIX}{name}: did you mean {PREFIX}{known}?")
+        raise InvalidArgument(_unknown(f"{PREFIX}{name}", _CONVERTERS))
     try:
         return convert(value)
     except ValueError as error:

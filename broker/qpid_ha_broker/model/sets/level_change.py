@@ -20,6 +20,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.model.exchanges.exchange import Binding, Exchange
 from qpid_ha_broker.model.logs.log import Log
 from qpid_ha_broker.model.queues.queue import Queue
@@ -68,16 +69,17 @@ class LevelChange:
         count = queue.messages.count
         if most is not None and count + bindings > most:
             return (
-                f"queue {queue.name} stays at {queue.replication}: it has {count} messages and {bindings}"
-                f" bindings, and nobody is served while more than {most} of them get another level; drain it and set"
-                " this again, or let an operator set it, through the control socket"
+                f"queue {queue.name} stays at {queue.replication}: it has {counted(count, 'message')} and"
+                f" {counted(bindings, 'binding')}, and nobody is served while more than {most} of them get another"
+                " level; drain it and set this again, or let an operator set it, through the control socket"
             )
         size = queue.messages.size + queue.messages.annotations.size + MESSAGE_OVERHEAD * count
         if level is not Replicate.MESSAGES or size <= COPIED_BYTES_MAX:
             return ""
+        take = counted(count, "message takes", "messages take")
         return (
-            f"queue {queue.name} stays at {queue.replication}: its {count} messages take {size} bytes, and"
-            f" at most {COPIED_BYTES_MAX} can be replicated at once; drain it and set this again"
+            f"queue {queue.name} stays at {queue.replication}: {take} {size} bytes, and at most"
+            f" {COPIED_BYTES_MAX} can be replicated at once; drain it and set this again"
         )
 
     def move_queue(self, queue: Queue, level: Replicate) -> None:

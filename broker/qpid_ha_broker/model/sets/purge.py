@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.types import DequeueReason
 from qpid_ha_broker.model.errors import ModelError, NotFound, NotPrimary, QueueLocked
 from qpid_ha_broker.model.logs.log import CommitToken
@@ -59,7 +60,7 @@ class Purge:
 
     def give_up(self, kind: type[ModelError], why: str) -> None:
         """The purge comes to no end, because of `why`."""
-        done = f"{self.count} messages of queue {self.queue.name} had gone before"
+        done = f"{counted(self.count, 'message')} of queue {self.queue.name} had gone before"
         self.failure = kind(f"it was not finished: {why}; {done}")
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from qpid_ha_broker.access.rules import AccessControl, Permission, Subject
 from qpid_ha_broker.access.user_limits import LimitKind
 from qpid_ha_broker.amqp.connections.connection import Connections
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.server.control.administration import SettingsHolder, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
 from qpid_ha_config.access_rules import AccessList, parse_entries, read_file
@@ -92,8 +93,10 @@ class AccessRules:
         """How many links and connections that has ended."""
         self._put_in_force(read)
         ended = self._connections.check_access()
-        text = "the acl was read again: %d rules, %d limits; %d links and connections were ended by the rules"
-        log.info(text, len(self._access.rules or ()), len(self._limits.rules), ended)
+        rules = counted(len(self._access.rules or ()), "rule")
+        links = counted(ended, "link or connection was", "links and connections were")
+        text = "the acl was read again: %s, %s; %s ended by the rules"
+        log.info(text, rules, counted(len(self._limits.rules), "limit"), links)
         return ended
 
     def check(self, params: dict[str, object]) -> object:

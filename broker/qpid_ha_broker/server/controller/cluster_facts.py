@@ -10,6 +10,7 @@ from typing import Final
 
 from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.ha.frames import StoreOrigin
+from qpid_ha_broker.ha.known_in_sync import CURRENT
 from qpid_ha_broker.ha.member import Member
 
 FROM_STREAM: Final = (StoreOrigin.MEMORY, StoreOrigin.UNVERIFIED)
@@ -36,6 +37,7 @@ def summary(member: Member, *, shut_down: bool, paused: Pause | None, coordinato
         "lsn": member.position.lsn,
         "epoch": member.status.epoch,
         "members": list(member.status.members),
+        "members_current": member.status.state in CURRENT,
         "min_in_sync": member.settings.min_in_sync,
         "restored": None if member.status.store in FROM_STREAM else member.status.store.value,
         "chosen": member.status.is_chosen,
@@ -69,10 +71,16 @@ def facts(member: Member, *, peer_channels: int, discarded: int) -> dict[str, ob
         "generation": member.status.generation,
         "epoch": member.status.epoch,
         "primary": member.status.primary,
-        "in_sync": ", ".join(member.status.members),
+        "in_sync": _in_sync_text(member),
         "problem": member.status.problem,
         "backups": len(backups),
         "lag_messages": max(lags, default=0),
         "peer_channels": peer_channels,
         "discarded": discarded,
     }
+
+
+def _in_sync_text(member: Member) -> str:
+    """Who is in sync, as a broker knows that leads or follows; of any other one that it does not know."""
+    names = ", ".join(member.status.members)
+    return names if member.status.state in CURRENT or not names else f"unknown; when it knew last: {names}"

@@ -72,6 +72,23 @@ class RecordRequests:
         """What is recorded, of the one set that a coordinator knows."""
         self._tasks.start(self._read(answer))
 
+    async def read_within(self, limit_s: float) -> ClusterRecord | None:
+        """What is recorded, for whoever looks; None: there is no coordinator, or it gave no answer in that time."""
+        if not self._place:
+            return None
+        answered: asyncio.Future[RecordAnswer] = asyncio.get_running_loop().create_future()
+
+        def answer(read: RecordAnswer) -> None:
+            if not answered.done():
+                answered.set_result(read)
+
+        self._tasks.start(self._read(answer))
+        try:
+            async with asyncio.timeout(limit_s):
+                return (await answered).record
+        except TimeoutError:
+            return None
+
     def write_record(self, set_name: str, expected: ClusterRecord, wanted: ClusterRecord, answer: Answered) -> None:
         """Replace `expected` by `wanted`, if that is what is recorded."""
         self._tasks.start(self._write(expected, wanted, answer))

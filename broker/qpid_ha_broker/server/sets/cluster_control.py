@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from qpid_ha_broker.access.operations import ALL, OPERATIONS, ParameterKind
 from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
+from qpid_ha_broker.ha.known_in_sync import InSyncWord, KnownInSync, known_in_sync
 from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
-from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.ha.states import LEADING, State
 from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method, Stream
 from qpid_ha_broker.server.control.event_methods import EventMethods
@@ -93,11 +94,22 @@ class ClusterControl:
         answers, unreachable = await self._ask_all(Topic.STATUS)
         own = {**self._membership.summary(), "address": self._membership.member.settings.own_address or None}
         rows = [own, *[{**_status_row(answer), "address": address} for address, answer in answers]]
-        primary = max((row for row in rows if row["state"] == State.PRIMARY), key=_generation, default=own)
-        members = _texts(primary.get("members", [primary["name"]]))  # of a standalone broker: itself
-        for row in rows:
-            row["in_sync"] = row["name"] in members
+        known = await self._known_in_sync([answer for _, answer in answers])
+        for row in [*rows, *unreachable]:
+            in_sync = known.of(str(row["name"] or row["last_name"] or ""))
+            if in_sync is InSyncWord.NO and not row["name"] and not row["last_name"]:
+                in_sync = InSyncWord.UNKNOWN  # it may be any of those who were in sync
+            row |= {"in_sync": in_sync is InSyncWord.YES, "in_sync_known": in_sync.value, "in_sync_by": known.source}
         return _sorted(rows) + unreachable
+
+    async def _known_in_sync(self, others: Sequence[Answer]) -> KnownInSync:
+        """By what they all answer and, while nobody leads, the record."""
+        member = self._membership.member
+        brokers = [member.answer(), *others]
+        record = None
+        if not any(broker.state in LEADING for broker in brokers):
+            record = await self._membership.records.read_within(member.settings.ask_limit_s)
+        return known_in_sync(brokers, record, has_coordinator=member.settings.has_coordinator)
 
     async def query(self, params: Params) -> object:
         """Facts and figures of this broker, or with `all` of each broker of the cluster."""
@@ -145,6 +157,7 @@ class ClusterControl:
         rows: list[dict[str, object]] = [
             {
                 "name": None, "address": address, "state": UNREACHABLE, "why": answer.why,
+                "last_name": self._membership.questions.names.get(address),
                 "refused": answer.why.startswith(UNAUTHORIZED_ACCESS),
             }
             for address, answer in found.items()
@@ -291,15 +304,6 @@ def _query_row(answer: Answer) -> dict[str, object]:
     except ValueError:
         facts = None
     return facts if isinstance(facts, dict) else {"name": answer.name, "state": answer.state}
-
-
-def _generation(row: dict[str, object]) -> int:
-    generation = row["generation"]
-    return generation if isinstance(generation, int) else 0
-
-
-def _texts(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
 
 
 def _sorted(rows: list[dict[str, object]]) -> list[dict[str, object]]:

@@ -18,6 +18,7 @@ from qpid_ha_broker.access.scram import UserLogin, name_problem
 from qpid_ha_broker.amqp.connections.connection import Connections
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster_map import TOKENS, USERS, ClusterMap
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.server.control.administration import Params, check_parameters
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, ControlError, Method
 from qpid_ha_broker.server.runtime.kept_logins import KeptLogins
@@ -69,10 +70,13 @@ class ClusterLogins:
             self._kept.users.by_name = MappingProxyType(users)
             ended = self._broker.connections.check_logins()
             self._broker.schedule_turn()
-            log.info("the cluster has %d users with passwords; %d connections were ended", len(users), ended)
+            log.info(
+                "the cluster has %s with passwords; %s ended",
+                counted(len(users), "user"), counted(ended, "connection was", "connections were"),
+            )  # fmt: skip
         if tokens != self._kept.tokens:
             self._kept.tokens = tokens
-            log.info("the cluster has %d tokens", len(tokens))
+            log.info("the cluster has %s", counted(len(tokens), "token"))
 
     def _all(self, prefix: str, read: Callable[[str, str], Any]) -> dict[str, Any]:
         there = {}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from qpid_ha_broker.cluster.messages import ReplicaReport
+from qpid_ha_broker.ha.known_in_sync import CURRENT
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import LEADING
 from qpid_ha_broker.model.logs.log import Log
@@ -35,7 +36,8 @@ class MemberFacts(Protocol):
         nothing."""
 
     def figures(self, now_s: float) -> dict[str, float]:
-        """For metrics: `leading`, `in_sync_brokers`, `committed_lsn`, and what else its kind knows."""
+        """For metrics: `leading`, `committed_lsn`, `in_sync_brokers` unless only its last word on that is known, and
+        what else its kind knows."""
 
     def backups(self) -> Sequence[Mapping[str, object]]:
         """For metrics: the others, as far as this broker is the one that sees them."""
@@ -68,7 +70,7 @@ class PrimarySetFacts:
         is_leading = status.state in LEADING
         return {
             "leading": float(is_leading),
-            "in_sync_brokers": len(status.members),
+            **({"in_sync_brokers": len(status.members)} if status.state in CURRENT else {}),
             "committed_lsn": self._log.committed_lsn if is_leading else self._member.committed_lsn,
             **({} if lag_s is None or is_leading else {"replica_lag_seconds": lag_s}),
         }

@@ -20,6 +20,7 @@ from qpid_ha_broker.cluster.control_frames import Ordered, RecordTold
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.messages import BrokerIdentity, BrokerReport, ControllerSettings, OrderDeletion, OrderKind
 from qpid_ha_broker.cluster_map import BrokerPlace, Changes, SetEntry
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.effects import (
@@ -143,7 +144,7 @@ class SetCluster:
         led = sum(member.is_serving and member.has_primary for member in self.hosts.members.values())
         if not led:
             return
-        log.info("%d sets that are led here get other primaries first", led)
+        log.info("%s led here: others lead first", counted(led, "set is", "sets are"))
         try:
             async with asyncio.timeout(LEAVING_LIMIT_S):
                 problem = await self._ask_to_leave()

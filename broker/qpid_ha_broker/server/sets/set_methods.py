@@ -13,6 +13,7 @@ from qpid_ha_broker.access.operations import OPERATIONS, Effect
 from qpid_ha_broker.cluster.control_frames import Told
 from qpid_ha_broker.cluster.overview import map_facts
 from qpid_ha_broker.cluster.reports import FOLLOWING, LEADING
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.types import GROUP
 from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
 from qpid_ha_broker.server.control.control import CALLER, INVALID_PARAMS, REFUSED, ControlError, Method
@@ -158,7 +159,8 @@ class SetMethods:
         if not problems or not isinstance(told, dict):
             return told
         names = ", ".join(list(problems)[:5])
-        return {**told, "text": f"{told['text']}; {len(problems)} sets end as after a crash, see the log ({names})"}
+        ends = counted(len(problems), "set ends", "sets end")
+        return {**told, "text": f"{told['text']}; {ends} as after a crash, see the log ({names})"}
 
     async def map(self, params: Params) -> object:
         """Brokers, sets, and which queue is in which."""

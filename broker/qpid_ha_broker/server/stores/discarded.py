@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from qpid_ha_broker.events.codec import encode
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 
@@ -43,17 +44,19 @@ class DiscardedMessages:
     def keep(self, queue: str, ids: tuple[int, ...], payloads: tuple[bytes, ...]) -> None:
         """Append messages of `queue`."""
         self.total += len(ids)
+        of_queue = f"of queue {queue}"
+        number = counted(len(ids), f"message {of_queue} is", f"messages {of_queue} are")
+        strangers = f"{number} not in the cluster's log"
         if self._directory is None:
-            text = "%d messages of queue %s are not in the cluster's log: dropped (with data-dir they would be kept)"
-            log.warning(text, len(ids), queue)
+            log.warning("%s: dropped (with data-dir they would be kept)", strangers)
             return
         try:
             path = self._append(self._directory, queue, ids, payloads)
         except OSError as error:
-            text = "%d messages of queue %s are dropped and could not be kept: %s: %s"
-            log.error(text, len(ids), queue, self._directory, error.strerror or error)
+            text = "%s: dropped, and could not be kept: %s: %s"
+            log.error(text, strangers, self._directory, error.strerror or error)
         else:
-            log.warning("%d messages of queue %s are not in the cluster's log: kept in %s", len(ids), queue, path)
+            log.warning("%s: kept in %s", strangers, path)
 
     def _append(self, directory: Path, queue: str, ids: tuple[int, ...], payloads: tuple[bytes, ...]) -> Path:
         path = self._paths.get(queue)

@@ -115,7 +115,7 @@ class StoreLoading(StoreReading):
             **self._facts(), "phase": None, "generation": 0, "lsn": 0, "epoch": 0, "members": [], "restored": None,
             "chosen": False, "primary": None, "primary_address": None,
         }  # fmt: skip
-        return [{**status, "in_sync": False}] if params.get("all") else status
+        return [{**status, "in_sync": False, "in_sync_known": "unknown"}] if params.get("all") else status
 
     def _query(self, params: Params) -> object:
         check_parameters("query", params)

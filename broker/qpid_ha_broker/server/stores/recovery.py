@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from qpid_ha_broker.model.sets.resource_set import ResourceSets
 from qpid_ha_broker.server.runtime.set_log import SetLog
@@ -100,8 +101,8 @@ class StoreRecovery:
             self._log.warning("%s", note)
         if not found.is_empty:
             self._log.info(
-                "recovered %d messages from %d MB in %.1f s (%s)",
-                found.messages, found.bytes_read >> 20, time.monotonic() - began,
+                "recovered %s from %d MB in %.1f s (%s)",
+                counted(found.messages, "message"), found.bytes_read >> 20, time.monotonic() - began,
                 "it was closed in order" if found.was_clean else "it was not closed in order",
             )  # fmt: skip
         return found

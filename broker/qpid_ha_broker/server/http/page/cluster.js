@@ -28,8 +28,8 @@ export class ClusterView {
       { title: "Broker", long: true, value: (row) => row.name ?? row.address, classes: (row) => (row.follows ? "follows" : "") },
       { title: "State", value: (row) => stateMark(row.state, stateKind(row.state)), id: (row) => row.state },
       { title: "Follows", value: (row) => row.follows ?? "" },
-      { title: "In sync", value: (row) => (row.in_sync === undefined ? "" : row.in_sync ? "yes" : "no"),
-        classes: (row) => (row.in_sync === false ? "bad" : "") },
+      { title: "In sync", value: (row) => row.in_sync_known ?? "",
+        classes: (row) => ({ no: "bad", unknown: "warn" })[row.in_sync_known] ?? "" },
       { title: "Lag", value: lagText },
       { title: "Generation", value: (row) => count(row.generation), number: true },
       { title: "LSN", value: (row) => count(row.lsn), number: true },
@@ -43,7 +43,7 @@ export class ClusterView {
         id: (row) => row.state },
       { title: "Strategy", value: (row) => row.strategy },
       { title: "Primary", value: (row) => (row.strategy !== "group" ? row.primary : isServed(row) ? "each in sync serves" : "") },
-      { title: "In sync", value: (row) => row.in_sync.join(", ") },
+      { title: "In sync", value: (row) => row.in_sync.join(", ") + (isServed(row) || !row.in_sync.length ? "" : " (recorded)") },
       { title: "Replicas", long: true, value: (row) => Object.entries(row.replicas).map(([name, state]) => replicaText(row, name, state)).join(", ") },
       { title: "Lag", value: (row) => Object.entries(row.lags).map(([name, lag]) => `${name}: ${count(lag)}`).join(", ") },
       { title: "Generation", value: (row) => count(row.generation), number: true },
@@ -88,7 +88,7 @@ export class ClusterView {
     ]);
     this.#facts = facts;
     for (const row of brokers) if (row.name && row.address) this.#names.set(row.address, row.name);
-    const named = brokers.map((row) => ({ ...row, name: row.name ?? this.#names.get(row.address) }));
+    const named = brokers.map((row) => ({ ...row, name: row.name ?? row.last_name ?? this.#names.get(row.address) }));
     const rows = rowsOf(status, named.length ? named : [status], backups, facts, ownLag);
     const said = [...this.#changes(rows), ...this.#newFindings(found)];
     if (said.length) announce(said.join(". ")); // at once: another text would take the place of the first
@@ -147,12 +147,13 @@ export class ClusterView {
     const own = this.#facts.find((row) => row.name === status.name) ?? {};
     const lags = backups.map((row) => row.lag_messages).filter((lag) => lag !== undefined);
     const primary = rows.find((row) => row.state === "primary");
-    const members = (primary ?? status).members ?? [];
+    const sure = rows.filter((row) => row.in_sync_known === "yes").length;
+    const inSync = primary?.members ? `${primary.members.length} of ${rows.length}` : `${sure} of ${rows.length} known to be, nobody leads`;
     const facts = status.state === "standalone"
       ? [["Cluster", "none: it is standalone"]]
       : [
           ["Primary", primary?.name ?? "none"],
-          ["In sync", `${members.length} of ${rows.length} (at least ${status.min_in_sync ?? 1})`],
+          ["In sync", `${inSync} (at least ${status.min_in_sync ?? 1})`],
           ["Generation", count((primary ?? status).generation)],
           ["Most lag", lags.length ? `${count(Math.max(...lags))} events` : status.state === "primary" ? "no backups" : "ask the primary"],
         ];
