@@ -55,9 +55,7 @@ async def test_a_page_of_a_backup_finds_what_that_of_the_primary_finds(tmp_path:
             (silent,) = [finding for finding in told["findings"] if finding["key"] == "broker-silent"]
             assert silent["severity"] == "warning"
             assert f"{cluster.url('c')} does not answer" in silent["text"]
-            assert [each.partition("   #")[0] for each in silent["commands"]] == [
-                "systemctl status qpidd qpid-ha-agent"
-            ]
+            assert [each.partition("   #")[0] for each in silent["commands"]] == ["systemctl status qpid-ha"]
             assert told["broker"] == name
 
 

@@ -141,7 +141,8 @@ def test_an_agent_that_refuses_ends_it_with_the_reason(
     monkeypatch.setattr("qpid_ha_broker.coordination.registry.open_coordinator", lambda _: Refusing(directory))
     done = qpid_ha("upgrade", "--all")
     assert done.exit_code == 1
-    assert "the agent of n2 refuses: no room. To go on: qpid-ha upgrade --all" in done.stderr
+    assert "the agent of n2 refuses: no room. To go on: `" in done.stderr
+    assert " qpid-ha upgrade --all`" in done.stderr
     assert [(request.node, request.version) for request in asked] == [("n2", __version__)]
 
 

@@ -12,7 +12,16 @@ from typing import Any
 
 import click
 
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    UNREACHABLE,
+    CliFailure,
+    Invocation,
+    common_options,
+    completed,
+    facts_of,
+    rows_of,
+)
 from qpid_ha_agent.cli.output import (
     cell,
     local_time,
@@ -111,19 +120,21 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
     """On stderr: scripts read the state alone. A broker tells of its own only."""
     for row in rows:
         if row.get("problem"):
-            click.echo(cell(f"{row.get('name')}: {row['problem']}"), err=True)
+            click.echo(completed(cell(f"{row.get('name')}: {row['problem']}")), err=True)
         if row.get("store_problem"):
             text = f"its store cannot be written for {row.get('unwritable_s')} s: {row['store_problem']}"
-            click.echo(cell(f"{row.get('name')}: {text}"), err=True)
+            click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
         if row.get("uncommitted_why"):
             text = f"nothing is committed for {row.get('uncommitted_s')} s: {row['uncommitted_why']}"
-            click.echo(cell(f"{row.get('name')}: {text}"), err=True)
+            click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
         if row.get("refused"):
-            click.echo(cell(f"{row.get('address')} is there and refuses this broker: {row.get('why')}"), err=True)
+            click.echo(
+                completed(cell(f"{row.get('address')} is there and refuses this broker: {row.get('why')}")), err=True
+            )
         if row.get("controller_problem"):
-            click.echo(cell(f"{row.get('name')}: {row['controller_problem']}"), err=True)
+            click.echo(completed(cell(f"{row.get('name')}: {row['controller_problem']}")), err=True)
         if paused := pause_text(row):
-            click.echo(cell(paused), err=True)
+            click.echo(completed(cell(paused)), err=True)
 
 
 def _print_set_problems(facts: Mapping[str, Any]) -> None:
@@ -131,16 +142,21 @@ def _print_set_problems(facts: Mapping[str, Any]) -> None:
     without = facts.get("sets_without_primary") or []
     if without:
         some = f"{', '.join(without[:NAMED_SETS])}{', ...' if len(without) > NAMED_SETS else ''}"
-        text = f"{len(without)} of {facts.get('sets')} resource sets have no primary ({some}): see qpid-ha status --all"
-        click.echo(cell(text), err=True)
+        text = (
+            f"{len(without)} of {facts.get('sets')} resource sets have no primary ({some}): see `qpid-ha status --all`"
+        )
+        click.echo(completed(cell(text)), err=True)
     for group in facts.get("groups") or []:
         why = group.get("transport_problem") or group.get("record_problem") or group.get("store_problem")
         texts = [f"{group.get('role')} for {group.get('for_s')} s ({group.get('reason')})", *([why] if why else [])]
         texts += [f"{queue.get('owner')} keeps {queue.get('queue')}" for queue in group.get("stuck_queues") or []]
-        click.echo(cell(f"its part in the group {group.get('set')}: {'; '.join(texts)}"), err=True)
+        click.echo(completed(cell(f"its part in the group {group.get('set')}: {'; '.join(texts)}")), err=True)
     if facts.get("draining"):
         name = facts.get("name")
-        click.echo(cell(f"{name} is drained: it gets no replicas until somebody says qpid-ha undrain {name}"), err=True)
+        click.echo(
+            completed(cell(f"{name} is drained: it gets no replicas until somebody says `qpid-ha undrain {name}`")),
+            err=True,
+        )
 
 
 def _print_sets(invocation: Invocation, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -158,10 +174,10 @@ def pause_text(row: Mapping[str, Any]) -> str:
     paused = row.get("paused")
     if not isinstance(paused, Mapping):
         return ""
-    until = paused.get("until") or "somebody says qpid-ha resume"
+    until = paused.get("until") or "somebody says `qpid-ha resume`"
     reason = f": {paused['reason']}" if paused.get("reason") else ""
     return (
-        f"paused by {paused.get('by')} since {paused.get('since')} until {until}{reason}; "
+        f"paused by {paused.get('by')} since {paused.get('since')} until {completed(until)}{reason}; "
         "meanwhile no agent promotes, restarts or kills a broker"
     )
 
@@ -450,7 +466,7 @@ def _say(invocation: Invocation, answer: object) -> None:
     if isinstance(answer, Mapping):
         facts = {name: value for name, value in answer.items() if name not in ("text", "notes")}
         if answer.get("text"):
-            click.echo(cell(answer["text"]))
+            click.echo(completed(cell(answer["text"])))
         elif facts:
             print_facts(facts, invocation.format)
         print_notes(answer)

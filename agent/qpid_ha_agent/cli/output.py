@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qpid_ha_agent.cli.invocation import completed
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -77,7 +79,7 @@ def value_text(value: object) -> str:
 def print_outcome(answer: object, text: str, format_name: str) -> None:
     """What came of a command: in a sentence for people, as the broker answered for programs."""
     if format_name == "table":
-        click.echo(cell(text))
+        click.echo(completed(cell(text)))
     else:
         print_document(answer, format_name)
 
@@ -100,7 +102,7 @@ def print_notes(answer: object) -> None:
     """What the broker has to say about what it did, on lines of their own."""
     notes = answer.get("notes") if isinstance(answer, Mapping) else None
     for note in notes if isinstance(notes, list) else []:
-        click.echo(cell(note))
+        click.echo(completed(cell(note)))
 
 
 def print_change(answer: Mapping[str, Any], text: str, format_name: str) -> None:

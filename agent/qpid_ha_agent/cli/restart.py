@@ -267,7 +267,7 @@ class _Rolling:
         if self.plan.version:
             text += f"; {'all run' if not self.plan.wanted else 'they run'} {self.plan.version}"
         if self._facts.sets and done:
-            text += "; qpid-ha rebalance brings primaries of sets back to where they should be"
+            text += "; `qpid-ha rebalance` brings primaries of sets back to where they should be"
         print_outcome(
             {"restarted": done, "primary": primary, "version": self.plan.version}, text, self.invocation.format
         )
@@ -283,9 +283,9 @@ class _Rolling:
 
     def _how_to_go_on(self) -> str:
         if self.plan.version:
-            return f"To go on: qpid-ha upgrade {' '.join(self.plan.wanted) or '--all'}"
+            return f"To go on: `qpid-ha upgrade {' '.join(self.plan.wanted) or '--all'}`"
         left = [broker.name for broker in brokers_left(self._facts, self.plan)]
-        return f"To go on: qpid-ha restart {' '.join(left)}" if left else "Nobody else is left to restart"
+        return f"To go on: `qpid-ha restart {' '.join(left)}`" if left else "Nobody else is left to restart"
 
     # --- asking an agent
 

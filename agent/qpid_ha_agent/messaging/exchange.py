@@ -18,7 +18,6 @@ import proton.utils
 from qpid_ha_agent.control import Forbidden, TimedOut, Unreachable
 from qpid_ha_agent.login import Login
 from qpid_ha_agent.remote_control import open_connection
-from qpid_ha_broker.amqp.nodes.terminus import NO_CREATE
 from qpid_ha_broker.amqp.wire.conditions import NOT_FOUND
 from qpid_ha_config.addresses import Address
 
@@ -28,6 +27,8 @@ PREFETCH: Final = 100
 LOOK_S: Final = 0.1
 """So often somebody looks whether there is another line to send."""
 HEARTBEAT_S: Final = 20.0
+NO_CREATE: Final = "qpid.no-create"
+"""A capability of a source or target: see docs/protocol.md, "From and to brokers outside"."""
 _OUTCOMES: Final = {
     proton.Delivery.ACCEPTED: "accepted",
     proton.Delivery.REJECTED: "rejected",

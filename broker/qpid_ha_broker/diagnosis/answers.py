@@ -147,7 +147,9 @@ def _brokers(answers: Sequence[BrokerAnswers]) -> list[BrokerState]:
         address = next((str(row["address"]) for row in rows if row.get("address")), "")
         if not address and "://" in reply.where:
             address = reply.where
-        own = BrokerFigures.from_answer(reply.mapping("query"))._replace(clock_ahead_s=reply.clock_ahead_s)
+        data_dir = str(reply.mapping("get").get("data-dir") or "")
+        own = BrokerFigures.from_answer(reply.mapping("query"))
+        own = own._replace(clock_ahead_s=reply.clock_ahead_s, data_dir=data_dir)
         with suppress(ValueError):
             own = own._replace(memory_limit_bytes=parse_size_bytes(reply.mapping("get").get("memory-limit")))
         brokers[broker.name] = broker._replace(address=address, is_local=reply.is_local, figures=own)

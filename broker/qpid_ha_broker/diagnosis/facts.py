@@ -20,7 +20,7 @@ from qpid_ha_broker.store.facts import StoreFacts
 
 
 class BrokerFigures(NamedTuple):
-    """What a broker tells to `query`; the last two are known of one that answered here itself."""
+    """What a broker tells to `query`; the last three are known of one that answered here itself."""
 
     version: str = ""
     store: str = ""
@@ -43,6 +43,8 @@ class BrokerFigures(NamedTuple):
     """0: not told."""
     message_clock_ahead_s: float = 0.0
     """By which messages of `default` expire, of that broker's time of day."""
+    data_dir: str = ""
+    """On its machine; empty: not told, or it has none."""
     clock_ahead_s: float = 0.0
     """Of the clock of this machine, less what the way there and back may account for; negative: behind."""
 
