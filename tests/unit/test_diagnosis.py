@@ -82,7 +82,7 @@ HEALTHY = DiagnosisFacts(
         QueueState("idle", 10, 100, 0),
         QueueState("ring", 10, 100, 1, 10, refuses=False),
     ),
-    promotions_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (9000, 8000, 7000, 6000, 100)),
+    failovers_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (9000, 8000, 7000, 6000, 100)),
     coordinator=CoordinatorState("file:/shared", record=ClusterRecord("c", 4, "node1", 9, NAMES)),
     machine=MachineState(
         "node1", "/etc/qpid-ha/qpid-ha.yaml", data_dir="/var/lib/qpid-ha", free_bytes=50 << 30, total_bytes=100 << 30,
@@ -186,7 +186,7 @@ CASES: dict[str, Change] = {
         brokers=(broker(1, addresses=("amqp://a", "amqp://b")), broker(2, addresses=("amqp://a",)), broker(3))
     ),
     "agent-not-running": with_machine(has_agent=False),
-    "fails-over-often": having(promotions_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (3500, 30, 20, 10))),
+    "fails-over-often": having(failovers_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (3500, 30, 20, 10))),
     "memory-near-limit": with_figures(memory_bytes=901),
     "disk-nearly-full": with_machine(free_bytes=9 << 30),
     "certificate-expires": with_machine(certificates=(CertificateEnd("/etc/node1.pem", NOW_S + 29 * DAY_S),)),

@@ -46,12 +46,9 @@ def test_a_full_disk_sends_the_lines_to_stderr_and_is_said_once(capsys: pytest.C
 
 def test_a_command_in_the_log_of_a_broker_that_shares_its_machine_names_that_broker(tmp_path: Path) -> None:
     """As with three brokers of one machine: what the log of one suggests must not go to another one."""
+    config = tmp_path / "node2.yaml"
     for reader, typed in (
-        (
-            reader_of_log("node2", 0, tmp_path / "node2.yaml"),
-            f"QPID_HA_CONFIG={tmp_path}/node2.yaml qpid-ha -b node2 history",
-        ),
-        (reader_of_log("node2", 2, CONFIG_FILE), "qpid-ha -b node2 history"),
+        (reader_of_log("node2", 0, config), f"QPID_HA_CONFIG={config} qpid-ha -b node2 history"),
         (reader_of_log("node2", 0, CONFIG_FILE), "qpid-ha history"),
     ):
         configure_logging("info", tmp_path / "log", reader)

@@ -35,6 +35,7 @@ from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
 from qpid_ha_agent.cli.refreshing import watchable
 from qpid_ha_agent.cli.set_tables import print_sets
+from qpid_ha_broker.ha.history import PROMOTED_BY
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.scalars import format_progress
 
@@ -285,7 +286,7 @@ def promote(invocation: Invocation, force: bool, is_sure: bool) -> None:
         given_up = what_force_gives_up(own, _of_all(invocation, "status"))
         known = ". ".join(given_up) or "No other broker is known to have more"
         ask_first(f"{known}. Promote {own.get('name')} all the same?", is_sure=is_sure)
-    cause = f"promoted by {operator_text()}"
+    cause = f"{PROMOTED_BY}{operator_text()}"
     _say(invocation, invocation.call("promote", usual_timeout_s=CHANGE_TIMEOUT_S, force=force, cause=cause))
 
 

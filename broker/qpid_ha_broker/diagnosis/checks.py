@@ -274,9 +274,9 @@ def _coordination(facts: DiagnosisFacts) -> Iterator[Finding]:
     if machine.supervisor is Supervisor.AGENT and not machine.has_agent:
         text = f"no qpid-ha-agent runs here, though ha.coordinator is {coordinator.url}"
         yield Finding("agent-not-running", machine.name, text, (START,))
-    recent = [at_ms for at_ms in facts.promotions_ms if 0 <= facts.now_s - at_ms / 1000 <= WITHIN_S]
+    recent = [at_ms for at_ms in facts.failovers_ms if 0 <= facts.now_s - at_ms / 1000 <= WITHIN_S]
     if len(recent) > OFTEN:
-        yield Finding("fails-over-often", "", f"{len(recent)} primaries within the last hour", ("qpid-ha history",))
+        yield Finding("fails-over-often", "", f"{len(recent)} failovers within the last hour", ("qpid-ha history",))
 
 
 # --- resource sets

@@ -387,8 +387,8 @@ class DiagnosisFacts:
     draining: tuple[str, ...] = ()
     """Brokers."""
     queues: tuple[QueueState, ...] = ()
-    promotions_ms: tuple[int, ...] = ()
-    """When each generation began, since the epoch."""
+    failovers_ms: tuple[int, ...] = ()
+    """When each generation began that nobody asked for, since the epoch."""
     pause: Pause | None = None
     coordinator: CoordinatorState = field(default_factory=CoordinatorState)
     assessment: Assessment | None = None

@@ -236,7 +236,7 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         ),
         "fails-over-often": FindingKind(
             _W,
-            "there were more than three new primaries within an hour",
+            "there were more than three failovers within an hour; what an operator or a switchover did, is none",
             "clients reconnect each time; something is wrong with a machine or the network",
             "QpidHaFailsOverOften",
         ),

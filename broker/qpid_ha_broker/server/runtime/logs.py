@@ -43,7 +43,7 @@ class LineFormatter(logging.Formatter):
     `reader`.
     """
 
-    def __init__(self, tracebacks: bool, reader: Reader = Reader()) -> None:
+    def __init__(self, tracebacks: bool, reader: Reader) -> None:
         super().__init__()
         self._tracebacks = tracebacks
         self.reader = reader

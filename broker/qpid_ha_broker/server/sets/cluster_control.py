@@ -15,6 +15,7 @@ from qpid_ha_broker.access.operations import ALL, OPERATIONS, ParameterKind
 from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
+from qpid_ha_broker.ha.history import PROMOTED_BY
 from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.control.administration import Params, check_known, check_parameters
@@ -160,7 +161,7 @@ class ClusterControl:
         force, failover = flags["force"], flags["failover"]
         if force and failover:
             raise ControlError(INVALID_PARAMS, "force overrides what failover demands: give one of them")
-        cause = _sentence(params, "cause", "promoted by an operator")
+        cause = _sentence(params, "cause", f"{PROMOTED_BY}an operator")
         if self._membership.member.settings.has_coordinator:
             await self._membership.records.looked()
         return await self._request(lambda number: fx.PromoteAsked(number, force, cause, failover))
