@@ -35,6 +35,23 @@ def test_status_all_has_a_line_per_broker_also_for_one_that_is_silent(broker: Br
     assert states == ["primary", "ready", "unreachable"]
 
 
+def test_what_status_suggests_goes_to_the_broker_that_was_asked(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent is silent, and it may not lead: each command that is said of that is complete."""
+    told = {"name": "node1", "state": "connecting", "agent_silent_s": 7.2}
+    told |= {"problem": "node2 is away: `qpid-ha activation list` shows what each one has", "paused": {"by": "olga"}}
+    monkeypatch.setattr(broker, "status", lambda _params: told)
+    problem, silent, paused = asking(broker, "status").stderr.splitlines()
+    assert problem == f"node1: node2 is away: `qpid-ha -b {broker.path} activation list` shows what each one has"
+    assert silent == (
+        f"node1: its agent has not asked it for its status for 7.2 s: see `qpid-ha -b {broker.path} diagnose`"
+    )
+    assert "until somebody says `qpid-ha resume`; meanwhile" in paused, "which no broker is asked for"
+    told["agent_silent_s"] = 0.4
+    assert "its agent" not in asking(broker, "status").stderr
+
+
 def test_query_all_has_a_column_per_broker(broker: Broker) -> None:
     lines = [line.split() for line in asking(broker, "query", "--all").stdout.splitlines()]
     assert lines == [["node1", "node2"], ["name", "node1", "node2"], ["connections", "2", "0"], ["lag", "7"]]

@@ -186,6 +186,7 @@ CASES: dict[str, Change] = {
         brokers=(broker(1, addresses=("amqp://a", "amqp://b")), broker(2, addresses=("amqp://a",)), broker(3))
     ),
     "agent-not-running": with_machine(has_agent=False),
+    "agent-silent": with_broker(2, agent_silent_s=5.2),
     "fails-over-often": having(failovers_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (3500, 30, 20, 10))),
     "memory-near-limit": with_figures(memory_bytes=901),
     "disk-nearly-full": with_machine(free_bytes=9 << 30),
@@ -288,6 +289,14 @@ def said_in(words: list[str]) -> Invocation:
     with suppress(click.exceptions.Exit):
         parse(admin, words, obj=invocation)
     return invocation
+
+
+def test_an_agent_that_is_gone_is_told_of_once() -> None:
+    gone = with_machine(has_agent=False)(with_broker(1, agent_silent_s=90.0)(HEALTHY))
+    assert [finding.key for finding in diagnose(gone)] == ["agent-not-running"]
+    (finding,) = diagnose(with_broker(1, agent_silent_s=90.0)(HEALTHY))
+    assert finding.text == "the agent of node1 has not asked it for its status for 90 s"
+    assert not diagnose(with_broker(1, agent_silent_s=4.9)(HEALTHY))
 
 
 def test_a_command_is_completed_once_and_only_one_of_ours() -> None:

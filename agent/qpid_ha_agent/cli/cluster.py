@@ -35,6 +35,7 @@ from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
 from qpid_ha_agent.cli.refreshing import watchable
 from qpid_ha_agent.cli.set_tables import print_sets
+from qpid_ha_broker.diagnosis.facts import AGENT_SILENT_S
 from qpid_ha_broker.ha.history import PROMOTED_BY
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.scalars import format_progress
@@ -124,6 +125,10 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
             click.echo(completed(cell(f"{row.get('name')}: {row['problem']}")), err=True)
         if row.get("store_problem"):
             text = f"its store cannot be written for {row.get('unwritable_s')} s: {row['store_problem']}"
+            click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
+        silent_s = row.get("agent_silent_s")
+        if isinstance(silent_s, int | float) and silent_s > AGENT_SILENT_S:
+            text = f"its agent has not asked it for its status for {silent_s} s: see `qpid-ha diagnose`"
             click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
         if row.get("uncommitted_why"):
             text = f"nothing is committed for {row.get('uncommitted_s')} s: {row['uncommitted_why']}"

@@ -8,6 +8,7 @@ from typing import Final
 
 from qpid_ha_broker.diagnosis.commands import COMMENT, ELSEWHERE, Reader, complete
 from qpid_ha_broker.diagnosis.facts import (
+    AGENT_SILENT_S,
     OUTSIDE,
     WITHHELD,
     BrokerState,
@@ -274,6 +275,13 @@ def _coordination(facts: DiagnosisFacts) -> Iterator[Finding]:
     if machine.supervisor is Supervisor.AGENT and not machine.has_agent:
         text = f"no qpid-ha-agent runs here, though ha.coordinator is {coordinator.url}"
         yield Finding("agent-not-running", machine.name, text, (START,))
+    for broker in facts.brokers:
+        is_gone = broker.is_local and machine.supervisor is Supervisor.AGENT and not machine.has_agent
+        if broker.agent_silent_s > AGENT_SILENT_S and not is_gone:
+            where = "" if broker.is_local else f"{COMMENT}{ELSEWHERE}{broker.name}"
+            text = f"the agent of {broker.name} has not asked it for its status for {broker.agent_silent_s:.0f} s"
+            looks = ("ps -o pid,stat,wchan:30,args -C qpid-ha-agent", f"systemctl status {UNIT}", f"{JOURNAL} -n 50")
+            yield Finding("agent-silent", broker.name, text, tuple(f"{look}{where}" for look in looks))
     recent = [at_ms for at_ms in facts.failovers_ms if 0 <= facts.now_s - at_ms / 1000 <= WITHIN_S]
     if len(recent) > OFTEN:
         yield Finding("fails-over-often", "", f"{len(recent)} failovers within the last hour", ("qpid-ha history",))

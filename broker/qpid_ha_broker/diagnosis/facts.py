@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.diagnosis.activation import Assessment
@@ -68,6 +68,8 @@ class BrokerFigures(NamedTuple):
         )
 
 
+AGENT_SILENT_S: Final = 5.0
+"""An agent asks its broker twice a second, and gives an answer less time than this."""
 WITHHELD, OUTSIDE = "withheld", "outside"
 """Of the broker's `GroupRole`, as `status` has it."""
 
@@ -148,6 +150,8 @@ class BrokerState(NamedTuple):
     uncommitted_why: str = ""
     store_problem: str = ""
     """Why its store takes nothing, as on a full disk; empty: it does, or did not tell."""
+    agent_silent_s: float = 0.0
+    """Since its agent asked it last for its status; 0: it has none, as far as it knows, or did not tell."""
     is_local: bool = False
     """It is the one of this machine."""
     figures: BrokerFigures = BrokerFigures()
@@ -180,6 +184,7 @@ class BrokerState(NamedTuple):
             uncommitted_s=_seconds(row, "uncommitted_s"),
             uncommitted_why=_text(row, "uncommitted_why"),
             store_problem=_text(row, "store_problem"),
+            agent_silent_s=_seconds(row, "agent_silent_s"),
         )
 
     @property

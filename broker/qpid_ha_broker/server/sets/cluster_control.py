@@ -88,17 +88,25 @@ class ClusterControl:
     # --- looking
 
     async def status(self, params: Params) -> object:
-        """This broker, or with `all` a list with a row for each broker of the cluster."""
-        if not read_flags("status", params)["all"]:
-            return self._membership.summary()
+        """This broker, or with `all` a list with a row for each broker of the cluster. `agent`: its agent asks."""
+        flags = read_flags("status", params)
+        if flags["agent"]:
+            self._membership.agent_polls.asked()
+        if not flags["all"]:
+            return self._summary()
         answers, unreachable = await self._ask_all(Topic.STATUS)
-        own = {**self._membership.summary(), "address": self._membership.member.settings.own_address or None}
+        own = {**self._summary(), "address": self._membership.member.settings.own_address or None}
         rows = [own, *[{**_status_row(answer), "address": address} for address, answer in answers]]
         primary = max((row for row in rows if row["state"] == State.PRIMARY), key=_generation, default=own)
         members = _texts(primary.get("members", [primary["name"]]))  # of a standalone broker: itself
         for row in rows:
             row["in_sync"] = row["name"] in members
         return _sorted(rows) + unreachable
+
+    def _summary(self) -> dict[str, object]:
+        silent_s = self._membership.agent_polls.silent_s()
+        told = {} if silent_s is None else {"agent_silent_s": round(silent_s, 1)}
+        return {**self._membership.summary(), **told}
 
     async def query(self, params: Params) -> object:
         """Facts and figures of this broker, or with `all` of each broker of the cluster."""
