@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
 
 from qpid_ha_agent.cli.invocation import completed, completed_commands
-from qpid_ha_agent.cli.output import cell, print_document, print_rows
+from qpid_ha_agent.cli.output import cell, print_document, print_rows, utc_time
 from qpid_ha_broker.coordination.changes import RecordChange
 from qpid_ha_broker.diagnosis.activation import ActivationFacts, Assessment, NextStep, Standpoint, promote_command
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
@@ -125,7 +124,7 @@ def _print_next(step: NextStep) -> None:
 
 
 def _change_text(change: RecordChange) -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at_ms / 1000))
+    at = utc_time(change.at_ms)
     forced = ", by force" if change.is_forced else ""
     why = f": {change.reason}" if change.reason else ""
     before, after = (

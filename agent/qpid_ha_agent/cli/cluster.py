@@ -24,12 +24,12 @@ from qpid_ha_agent.cli.invocation import (
 )
 from qpid_ha_agent.cli.output import (
     cell,
-    local_time,
     print_comparison,
     print_document,
     print_facts,
     print_notes,
     print_rows,
+    utc_time,
 )
 from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.questions import ask_first, is_somebody_there, yes_option
@@ -38,7 +38,7 @@ from qpid_ha_agent.cli.set_tables import print_sets
 from qpid_ha_broker.diagnosis.facts import AGENT_SILENT_S
 from qpid_ha_broker.ha.history import PROMOTED_BY
 from qpid_ha_broker.ha.states import State
-from qpid_ha_config.scalars import format_progress
+from qpid_ha_config.scalars import format_period, format_progress
 
 STATES = tuple(state.value for state in State)
 STATUS_COLUMNS = ("name", "address", "state", "phase", "generation", "lsn", "in-sync")
@@ -124,14 +124,14 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
         if row.get("problem"):
             click.echo(completed(cell(f"{row.get('name')}: {row['problem']}")), err=True)
         if row.get("store_problem"):
-            text = f"its store cannot be written for {row.get('unwritable_s')} s: {row['store_problem']}"
+            text = f"its store cannot be written for {_period(row.get('unwritable_s'))}: {row['store_problem']}"
             click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
         silent_s = row.get("agent_silent_s")
         if isinstance(silent_s, int | float) and silent_s > AGENT_SILENT_S:
-            text = f"its agent has not asked it for its status for {silent_s} s: see `qpid-ha diagnose`"
+            text = f"its agent has not asked it for its status for {_period(silent_s)}: see `qpid-ha diagnose`"
             click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
         if row.get("uncommitted_why"):
-            text = f"nothing is committed for {row.get('uncommitted_s')} s: {row['uncommitted_why']}"
+            text = f"nothing is committed for {_period(row.get('uncommitted_s'))}: {row['uncommitted_why']}"
             click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
         if row.get("refused"):
             click.echo(
@@ -141,6 +141,11 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
             click.echo(completed(cell(f"{row.get('name')}: {row['controller_problem']}")), err=True)
         if paused := pause_text(row):
             click.echo(completed(cell(paused)), err=True)
+
+
+def _period(seconds: object) -> str:
+    """As a broker tells it; one of another version may not."""
+    return format_period(seconds) if isinstance(seconds, int | float) else "a while"
 
 
 def _print_set_problems(facts: Mapping[str, Any]) -> None:
@@ -154,7 +159,8 @@ def _print_set_problems(facts: Mapping[str, Any]) -> None:
         click.echo(completed(cell(text)), err=True)
     for group in facts.get("groups") or []:
         why = group.get("transport_problem") or group.get("record_problem") or group.get("store_problem")
-        texts = [f"{group.get('role')} for {group.get('for_s')} s ({group.get('reason')})", *([why] if why else [])]
+        role = f"{group.get('role')} for {_period(group.get('for_s'))}"
+        texts = [f"{role} ({group.get('reason')})", *([why] if why else [])]
         texts += [f"{queue.get('owner')} keeps {queue.get('queue')}" for queue in group.get("stuck_queues") or []]
         click.echo(completed(cell(f"its part in the group {group.get('set')}: {'; '.join(texts)}")), err=True)
     if facts.get("draining"):
@@ -353,12 +359,12 @@ def history(invocation: Invocation, about: str | None, sets: bool) -> None:
     if sets or about:
         rows = rows_of(invocation.call("history", sets=sets or None, about=about))
         if invocation.format == "table":
-            rows = [{**row, "at": local_time(row.get("at_ms"))} for row in rows]
+            rows = [{**row, "at": utc_time(row.get("at_ms"))} for row in rows]
         print_rows(rows, SETS_HISTORY_COLUMNS, invocation.format)
         return
     rows = rows_of(invocation.call("history"))
     if invocation.format == "table":
-        rows = [{**row, "started": local_time(row.get("started_at_ms"))} for row in rows]
+        rows = [{**row, "started": utc_time(row.get("started_at_ms"))} for row in rows]
     print_rows(rows, HISTORY_COLUMNS, invocation.format)
 
 
@@ -486,7 +492,7 @@ def _print_event(event: object, format_name: str) -> None:
         click.echo("---")
         print_document(event, format_name)
     elif isinstance(event, Mapping):
-        click.echo(f"{local_time(event.get('at_ms', time.time() * 1000))} {_event_text(event)}")
+        click.echo(f"{utc_time(event.get('at_ms', time.time() * 1000))} {_event_text(event)}")
     else:
         click.echo(cell(event))
 

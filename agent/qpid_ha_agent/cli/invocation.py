@@ -67,13 +67,14 @@ class Invocation:
     password_file: str | None = None
     clock: WallClock = field(default_factory=WallClock)
     config: str = ""
-    """The file of the broker that was asked, which was found out; empty: nobody has looked."""
+    """The file that `--config` named, or that of the broker that was asked, where it was found out; empty: neither."""
 
     @property
     def reader(self) -> Reader:
-        """Who reads what comes of it, and types what is suggested there."""
-        broker = self.broker or os.environ.get("QPID_HA_SOCKET", "")
-        return Reader(broker, self.password_file or "", os.environ.get("QPID_HA_CONFIG") or self.config)
+        """Who reads what comes of it, and types what is suggested there: in the same shell, whose environment goes on
+        saying what it says."""
+        config = "" if os.environ.get("QPID_HA_CONFIG") == self.config else self.config
+        return Reader(self.broker or "", self.password_file or "", config)
 
     def call(self, method: str, /, *, usual_timeout_s: float = USUAL_TIMEOUT_S, **params: object) -> Any:
         """Ask the broker; parameters that are None are left out. Ends the program when it refuses or is silent."""

@@ -157,8 +157,13 @@ def cell(value: object) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
-def local_time(wall_ms: object) -> str:
-    """A time in ms since 1970 as a person on this machine reads it; of what is none, a dash."""
+def utc_time(wall_ms: object) -> str:
+    """A time in ms since 1970 as the logs of all machines have it, with its zone; of what is none, a dash."""
     if not isinstance(wall_ms, int | float) or wall_ms <= 0:
         return "-"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ms / 1000))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_ms / 1000))
+
+
+def utc_time_of_day(now_s: float) -> str:
+    """The same of now, in seconds since 1970, for who looks on."""
+    return time.strftime("%H:%M:%SZ", time.gmtime(now_s))

@@ -20,7 +20,7 @@ import click
 from qpid_ha_agent.cli.cluster import operator_text, pause_text
 from qpid_ha_agent.cli.coordinator import coordinator_failures
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, rows_of
-from qpid_ha_agent.cli.output import cell, print_outcome
+from qpid_ha_agent.cli.output import cell, print_outcome, utc_time_of_day
 from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.pause_note import written_coordinator
 from qpid_ha_agent.cli.sets import why_not_whole
@@ -157,8 +157,8 @@ def _agents_coordinator(verb: str, nodes: tuple[str, ...]) -> CoordinatorSetting
             NO,
         )
     raise CliFailure(
-        f"ha.coordinator is none: no agent runs brokers here that could be asked. On {node}: systemctl restart qpidd; "
-        "docs/runbooks/rolling-upgrade.md#by-hand",
+        f"ha.coordinator is none: no agent runs brokers here that could be asked. On {node}: systemctl restart qpid-ha;"
+        " docs/runbooks/rolling-upgrade.md#by-hand",
         NO,
     )
 
@@ -449,7 +449,7 @@ class _Rolling:
         """Progress, once; for programs it is not part of the answer."""
         if line != self._shown:
             self._shown = line
-            click.echo(cell(f"{time.strftime('%H:%M:%S')} {line}"), err=self.invocation.format != "table")
+            click.echo(cell(f"{utc_time_of_day(time.time())} {line}"), err=self.invocation.format != "table")
 
 
 def _leads_text(facts: ClusterFacts, node: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from qpid_ha_agent.cli.invocation import completed_commands
-from qpid_ha_agent.cli.output import print_document, print_rows
+from qpid_ha_agent.cli.output import print_document, print_rows, utc_time
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.store.best import Admin, Equal, Verdict, Winner
 from qpid_ha_broker.store.best_sets import Nothing, SetVerdict
@@ -20,7 +19,7 @@ BEST_COLUMNS = ("broker", "is", "generation", "lsn", "epoch", "in-sync", "state"
 
 def row_of(facts: StoreFacts) -> dict[str, Any]:
     """A line about a store."""
-    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts.modified_ms / 1000)) if facts.modified_ms else "-"
+    written = utc_time(facts.modified_ms)
     return {
         "store": facts.where, "set": set_of(facts), "broker": facts.broker or "-", "state": _state(facts),
         "generation": facts.generation,

@@ -27,6 +27,7 @@ from qpid_ha_broker.ha.other_coordinators import SHOWN_CHARACTERS
 from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import set_of
+from qpid_ha_config.scalars import format_period
 
 LAG_S: Final = 5.0
 NEAR_LIMIT: Final = 0.9
@@ -119,8 +120,10 @@ def _refusals(facts: DiagnosisFacts) -> Iterator[Finding]:
 def _waiting_commits(facts: DiagnosisFacts) -> Iterator[Finding]:
     for broker in facts.brokers:
         if broker.uncommitted_why:
-            text = f"{broker.name} has committed nothing for {broker.uncommitted_s:.0f} s: {broker.uncommitted_why}"
-            yield Finding("commits-wait", broker.name, text, (BACKUPS, "qpid-ha coordinator check"))
+            text = f"{broker.name} has committed nothing for {format_period(broker.uncommitted_s)}"
+            yield Finding(
+                "commits-wait", broker.name, f"{text}: {broker.uncommitted_why}", (BACKUPS, "qpid-ha coordinator check")
+            )
 
 
 # --- whether they are configured alike
@@ -201,7 +204,7 @@ def _backups(facts: DiagnosisFacts) -> Iterator[Finding]:
             yield Finding("backup-expected", backup.name, text, (BACKUPS,))
         elif backup.seconds > LAG_S:
             lag = f"{backup.messages} messages, {_size(backup.bytes)}"
-            text = f"{backup.name} is {backup.seconds:.1f} s behind ({lag})"
+            text = f"{backup.name} is {format_period(backup.seconds)} behind ({lag})"
             yield Finding("backup-lags", backup.name, text, (BACKUPS,))
     lags = {backup.name: backup.messages for backup in facts.backups}
     for broker in facts.brokers:
@@ -279,7 +282,8 @@ def _coordination(facts: DiagnosisFacts) -> Iterator[Finding]:
         is_gone = broker.is_local and machine.supervisor is Supervisor.AGENT and not machine.has_agent
         if broker.agent_silent_s > AGENT_SILENT_S and not is_gone:
             where = "" if broker.is_local else f"{COMMENT}{ELSEWHERE}{broker.name}"
-            text = f"the agent of {broker.name} has not asked it for its status for {broker.agent_silent_s:.0f} s"
+            silence = format_period(broker.agent_silent_s)
+            text = f"the agent of {broker.name} has not asked it for its status for {silence}"
             looks = ("ps -o pid,stat,wchan:30,args -C qpid-ha-agent", f"systemctl status {UNIT}", f"{JOURNAL} -n 50")
             yield Finding("agent-silent", broker.name, text, tuple(f"{look}{where}" for look in looks))
     recent = [at_ms for at_ms in facts.failovers_ms if 0 <= facts.now_s - at_ms / 1000 <= WITHIN_S]
@@ -336,19 +340,21 @@ def _group(broker: BrokerState, trouble: GroupTrouble) -> Iterator[Finding]:
         missing = f"; {', '.join(trouble.missing)} not there" if trouble.missing else ""
         record = f"; its record cannot be changed: {trouble.record_problem}" if trouble.record_problem else ""
         text = (
-            f"{broker.name} has handed out and confirmed nothing of the group {trouble.set} for {trouble.for_s:.0f} s"
+            f"{broker.name} has handed out and confirmed nothing of the group {trouble.set} for"
+            f" {format_period(trouble.for_s)}"
         )
         starts = (f"{START}   # on {name}" for name in trouble.missing)
         yield Finding("group-withheld", about, f"{text}: {trouble.reason}{missing}{record}", (*starts, show, ALL))
     elif trouble.role == OUTSIDE and trouble.for_s > OUTSIDE_S:
-        text = f"{broker.name} has been outside of the group {trouble.set} for {trouble.for_s:.0f} s: {trouble.reason}"
+        text = f"{broker.name} has been outside of the group {trouble.set} for"
+        text += f" {format_period(trouble.for_s)}: {trouble.reason}"
         look = (f"{JOURNAL} -n 50   # on {broker.name}", "corosync-quorumtool -s   # on each")
         yield Finding("group-member-outside", about, text, (show, *look, f"qpid-ha history {quote(trouble.set)}"))
     for stuck in trouble.stuck:
         owner = stuck.owner or "nobody"
         text = (
-            f"{broker.name} has waited for the queue {stuck.queue} of the group {trouble.set} for {stuck.for_s:.0f} s,"
-            f" which {owner} has"
+            f"{broker.name} has waited for the queue {stuck.queue} of the group {trouble.set} for"
+            f" {format_period(stuck.for_s)}, which {owner} has"
         )
         asks = (
             f"qpid-ha queue show {quote(stuck.queue)}",
@@ -415,11 +421,12 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             yield Finding("everybody-administers", broker.name, text, (f"{_ask(broker)} acl reload",))
         if abs(figures.clock_ahead_s) > CLOCK_S:
             side = "ahead of" if figures.clock_ahead_s > 0 else "behind"
-            text = f"the clock of {broker.name} is {abs(figures.clock_ahead_s):.1f} s {side} this machine's"
+            text = f"the clock of {broker.name} is {format_period(abs(figures.clock_ahead_s))} {side} this machine's"
             yield Finding("clock-differs", broker.name, text, (f"timedatectl   # here, and on {broker.name}",))
         if abs(ahead_s := figures.message_clock_ahead_s) > CLOCK_S:
             side = "ahead of" if ahead_s > 0 else "behind"
-            text = f"messages expire by a clock that is {abs(ahead_s):.1f} s {side} the time of day of {broker.name}"
+            off = f"{format_period(abs(ahead_s))} {side}"
+            text = f"messages expire by a clock that is {off} the time of day of {broker.name}"
             commands = (f"timedatectl   # on {broker.name}", f"{_ask(broker)} query")
             yield Finding("message-clock-differs", broker.name, text, commands)
         if figures.audit_lost:
@@ -512,17 +519,12 @@ def _certificate(certificate: CertificateEnd, now_s: float) -> Iterator[Finding]
     path, left_s = certificate.path, certificate.ends_s - now_s
     commands = (f"openssl x509 -noout -subject -dates -in {quote(path)}", "qpid-ha tls reload   # once it is renewed")
     if now_s < certificate.begins_s:
-        text = f"{path} is not valid before {_days(certificate.begins_s - now_s)} from now: is the clock right?"
+        text = f"{path} is not valid before {format_period(certificate.begins_s - now_s)} from now: is the clock right?"
         yield Finding("certificate-expired", path, text, commands)
     elif left_s <= 0:
-        yield Finding("certificate-expired", path, f"{path} expired {_days(-left_s)} ago", commands)
+        yield Finding("certificate-expired", path, f"{path} expired {format_period(-left_s)} ago", commands)
     elif left_s < EXPIRES_SOON_S:
-        yield Finding("certificate-expires", path, f"{path} expires in {_days(left_s)}", commands)
-
-
-def _days(seconds: float) -> str:
-    hours = int(seconds // 3600)
-    return f"{hours} hours" if hours < 48 else f"{hours // 24} days"
+        yield Finding("certificate-expires", path, f"{path} expires in {format_period(left_s)}", commands)
 
 
 def _disk(machine: MachineState) -> Iterator[Finding]:
