@@ -113,8 +113,8 @@ class BrokerTalk:
     async def _ask_status(self) -> object:
         """As the agent: the broker tells others when that asked last. Raises ControlFailure."""
         try:
-            told = {"agent": True} if self._knows_agents else {}
-            return await self.request("status", self.answer_timeout_s, **told)
+            who_asks = {"agent": True} if self._knows_agents else {}
+            return await self.request("status", self.answer_timeout_s, **who_asks)
         except RequestRefused as refusal:
             if refusal.code != INVALID_PARAMS or not self._knows_agents:
                 raise

@@ -253,7 +253,7 @@ def test_each_command_of_ours_is_one(key: str) -> None:
                     parse(admin, words[1:])
 
 
-WITH_ADDRESS = Reader("amqps://ada@10.0.0.1:5671", "/home/ada/password")
+WITH_ADDRESS = Reader("amqps://ada@10.0.0.1:5671", "/etc/ada.password")
 WITH_SOCKET = Reader("node1", config="conf/node1.yaml")
 
 
@@ -303,14 +303,14 @@ def test_a_command_is_completed_once_and_only_one_of_ours() -> None:
     assert complete("qpid-ha history", WITH_SOCKET) == "QPID_HA_CONFIG=conf/node1.yaml qpid-ha -b node1 history"
     assert complete("qpid-ha resume", Reader("node1")) == "qpid-ha resume", "it refuses -b"
     assert complete("qpid-ha -b amqp://10.0.0.2:5672 demote", WITH_ADDRESS) == (
-        "qpid-ha --password-file /home/ada/password -b amqp://ada@10.0.0.2:5672 demote"
+        "qpid-ha --password-file /etc/ada.password -b amqp://ada@10.0.0.2:5672 demote"
     )
     for other in ("systemctl start qpid-ha", "df -h   # on node1", "qpid-ha store check '/a b   # on it", ""):
         assert complete(other, WITH_SOCKET) == other
     assert complete("qpid-ha tls reload   # once", Reader("a b")) == "qpid-ha -b 'a b' tls reload   # once"
     text = "nobody may lead: `qpid-ha activation list` shows what each one has; `ha.min-in-sync` is 2"
     once = complete_text(text, WITH_ADDRESS)
-    assert "`qpid-ha -b amqps://ada@10.0.0.1:5671 --password-file /home/ada/password activation list`" in once
+    assert "`qpid-ha -b amqps://ada@10.0.0.1:5671 --password-file /etc/ada.password activation list`" in once
     assert complete_text(once, WITH_ADDRESS) == once
     assert complete_text(complete_text(text, WITH_SOCKET), WITH_SOCKET) == complete_text(text, WITH_SOCKET)
     assert complete_text(text, Reader()) == text

@@ -105,8 +105,8 @@ class ClusterControl:
 
     def _summary(self) -> dict[str, object]:
         silent_s = self._membership.agent_polls.silent_s()
-        told = {} if silent_s is None else {"agent_silent_s": round(silent_s, 1)}
-        return {**self._membership.summary(), **told}
+        of_agent = {} if silent_s is None else {"agent_silent_s": round(silent_s, 1)}
+        return {**self._membership.summary(), **of_agent}
 
     async def query(self, params: Params) -> object:
         """Facts and figures of this broker, or with `all` of each broker of the cluster."""
