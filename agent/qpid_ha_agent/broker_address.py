@@ -89,6 +89,9 @@ def _by_name(name: str, environment: Mapping[str, str]) -> Path:
     for directory in directories:
         if (directory / f"{name}.sock").exists():
             return directory / f"{name}.sock"
+    named = _configured(environment)
+    if named is not None and named[0] == name:
+        return named[1]
     raise NotConnected(f"no broker named {name} in {_listed(socket_directories(environment))}")
 
 
@@ -123,6 +126,19 @@ def _from_config(environment: Mapping[str, str]) -> Path | None:
         return _by_name(config.get("name"), environment) if config.has("name") or is_first else None
     except ConfigError as error:
         raise AddressError(f"{error}: correct it, or say which broker with -b") from None
+
+
+def _configured(environment: Mapping[str, str]) -> tuple[str, Path] | None:
+    """The broker of the configuration here, where it says of a control socket elsewhere; None: it does not."""
+    try:
+        config = read_config(environment)
+        return (
+            None
+            if config is None or not config.has("control-socket")
+            else (config.get("name"), config.get("control-socket"))
+        )
+    except ConfigError:  # whoever goes by it is told
+        return None
 
 
 def _only_one(environment: Mapping[str, str]) -> Path:

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qpid_ha_agent.broker_view import BrokerView
-from qpid_ha_agent.control import ControlClient, ControlFailure, RequestRefused, TimedOut, call_with_cause
+from qpid_ha_agent.control import (
+    INVALID_PARAMS,
+    ControlClient,
+    ControlFailure,
+    RequestRefused,
+    TimedOut,
+    call_with_cause,
+)
 from qpid_ha_broker.ha.states import State
 
 log = logging.getLogger("agent")
@@ -38,11 +45,13 @@ class BrokerTalk:
     """There is a process to talk with."""
     _problem: str = ""
     """Why a broker that is awake did not say how it is when it was asked last."""
+    _knows_agents: bool = True
+    """The broker has not refused to be told who asks: one that an older agent has started does."""
     _poll_now: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin(self, view: BrokerView) -> None:
         """There is a new process."""
-        self.view, self.is_there = view, True
+        self.view, self.is_there, self._knows_agents = view, True, True
         self.poll_soon()
 
     def poll_soon(self) -> None:
@@ -91,7 +100,7 @@ class BrokerTalk:
         view.ask(asked_at_s)
         before = view.state
         try:
-            view.answer(await self.request("status", self.answer_timeout_s), asked_at_s)
+            view.answer(await self._ask_status(), asked_at_s)
         except ControlFailure as failure:
             if await self._is_awake_after(failure):
                 view.answer_otherwise()
@@ -100,6 +109,17 @@ class BrokerTalk:
             self._problem = ""
         if view is self.view and view.state is not before:
             self.changed()
+
+    async def _ask_status(self) -> object:
+        """As the agent: the broker tells others when that asked last. Raises ControlFailure."""
+        try:
+            who_asks = {"agent": True} if self._knows_agents else {}
+            return await self.request("status", self.answer_timeout_s, **who_asks)
+        except RequestRefused as refusal:
+            if refusal.code != INVALID_PARAMS or not self._knows_agents:
+                raise
+            self._knows_agents = False
+            return await self.request("status", self.answer_timeout_s)
 
     async def _is_awake_after(self, failure: ControlFailure) -> bool:
         """Whether the broker runs well but for its control socket, whose file may be gone, closed to us, or in use by

@@ -13,6 +13,7 @@ import proton
 import proton.utils
 
 from qpid_ha_agent.login import Login
+from qpid_ha_agent.messaging.exchange import NoCreate
 from qpid_ha_agent.remote_control import open_connection
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
 from qpid_ha_broker.amqp.wire.sections import DELIVERY_ANNOTATIONS, HEADER, MESSAGE_ANNOTATIONS, section_at
@@ -84,7 +85,7 @@ class QueueImport:
         self._broker = broker
         try:
             self._connection = open_connection(broker, login, timeout_s)
-            self._sender: Any = self._connection.create_sender(queue)
+            self._sender: Any = self._connection.create_sender(queue, options=NoCreate())
         except (proton.ProtonException, proton.utils.LinkDetached, OSError) as error:
             raise ImportFailed(f"cannot publish to {queue} at {broker}: {error}") from None
         connection: Any = self._connection.conn

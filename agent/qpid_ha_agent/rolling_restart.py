@@ -166,7 +166,7 @@ def _steps(facts: ClusterFacts, plan: Plan) -> Iterator[RestartStep]:
             yield from _unrest(facts, "")
         yield RestartStep(StepKind.DONE)
     if facts.paused:
-        yield RestartStep(StepKind.REFUSE, why=facts.paused, advice="qpid-ha resume, once that work is done")
+        yield RestartStep(StepKind.REFUSE, why=facts.paused, advice="`qpid-ha resume`, once that work is done")
     if facts.under_way:
         yield RestartStep(
             StepKind.REFUSE, why=facts.under_way, advice="it is over when the agent there is back, and says so"
@@ -196,7 +196,7 @@ def _until_back(facts: ClusterFacts, awaited: Awaited) -> Iterator[RestartStep]:
         yield RestartStep(StepKind.WAIT, why=f"{name} is {state}, and about to stop", advice=advice)
     elif state not in SETTLED:
         yield RestartStep(
-            StepKind.WAIT, why=f"{name} is {state}", advice=f"see qpid-ha diagnose, and the journal of {name}"
+            StepKind.WAIT, why=f"{name} is {state}", advice=f"see `qpid-ha diagnose`, and the journal of {name}"
         )
     elif not awaited.is_agent_back:
         yield RestartStep(StepKind.WAIT, why=f"{name} is {state}, and its agent is not back", advice=advice)
@@ -206,10 +206,10 @@ def _without_primary(facts: ClusterFacts, plan: Plan) -> Iterator[RestartStep]:
     primaries = facts.primaries
     if len(primaries) > 1:
         why = f"{' and '.join(primaries)} both say that they are primary"
-        yield RestartStep(StepKind.REFUSE, why=why, advice="see qpid-ha diagnose")
+        yield RestartStep(StepKind.REFUSE, why=why, advice="see `qpid-ha diagnose`")
     if not primaries:
         kind = StepKind.WAIT if plan.done else StepKind.REFUSE
-        yield RestartStep(kind, why="nobody is primary", advice="see qpid-ha diagnose")
+        yield RestartStep(kind, why="nobody is primary", advice="see `qpid-ha diagnose`")
 
 
 def _silent(facts: ClusterFacts, plan: Plan, node: str) -> Iterator[RestartStep]:
@@ -228,7 +228,7 @@ def _silent(facts: ClusterFacts, plan: Plan, node: str) -> Iterator[RestartStep]
 
 def _unrest(facts: ClusterFacts, node: str) -> Iterator[RestartStep]:
     """What waiting mends, mostly."""
-    advice = "see qpid-ha diagnose; or --force, if one more failure may cost an interruption"
+    advice = "see `qpid-ha diagnose`; or --force, if one more failure may cost an interruption"
     for broker in facts.brokers:
         if broker.state not in SETTLED:
             state = "away" if broker.state is None else str(broker.state)
@@ -251,7 +251,7 @@ def _shortage(facts: ClusterFacts, plan: Plan, node: str) -> Iterator[RestartSte
         others = (entry.in_sync & names) - {node}
         if not others:
             why = f"{node} alone holds what is confirmed in {entry.name}"
-            yield RestartStep(StepKind.REFUSE, node, why, "have another broker in sync first: qpid-ha status --all")
+            yield RestartStep(StepKind.REFUSE, node, why, "have another broker in sync first: `qpid-ha status --all`")
         needed = entry.min_in_sync or facts.min_in_sync
         if len(others) < needed and not plan.is_forced:
             why = f"without {node} only {len(others)} of ha.min-in-sync={needed} brokers are in sync in {entry.name}"
@@ -261,4 +261,4 @@ def _shortage(facts: ClusterFacts, plan: Plan, node: str) -> Iterator[RestartSte
     ready = [b.name for b in facts.brokers if b.state is State.READY and b.name in facts.members]
     if node in facts.primaries and not ready:
         why = f"{node} is primary, and nobody who is in sync is ready to take over"
-        yield RestartStep(StepKind.REFUSE, node, why, "see qpid-ha backups")
+        yield RestartStep(StepKind.REFUSE, node, why, "see `qpid-ha backups`")

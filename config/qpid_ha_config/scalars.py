@@ -88,6 +88,19 @@ def format_duration(duration_s: float) -> str:
     return f"{duration_s:.12g}s"
 
 
+def format_period(period_s: float) -> str:
+    """For people, how long something has lasted, or is off: `7.5 s`, `90 s`, `5 minutes`, `30 hours`, `12 days`.
+
+    In the largest unit of which there are two, rounded down; seconds to a tenth as long as there are few.
+    """
+    if period_s < 10:
+        return f"{period_s:.1f}".removesuffix(".0") + " s"
+    for unit, length_s in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if period_s >= 2 * length_s:
+            return f"{int(period_s // length_s)} {unit}"
+    return f"{period_s:.0f} s"
+
+
 def format_size(size_bytes: int) -> str:
     """The shortest text that `parse_size_bytes` reads back as exactly the same size."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):

@@ -165,7 +165,8 @@ def test_queue_delete_and_purge(broker: Broker) -> None:
         ("queues", {"action": "purge", "name": "orders"}),
     ]
     done = asking(broker, "queue", "delete", "absent")
-    assert (done.exit_code, done.stderr) == (1, "Error: no queue named absent; see qpid-ha queue list\n")
+    typed = f"qpid-ha -b {broker.path} queue list"
+    assert (done.exit_code, done.stderr) == (1, f"Error: no queue named absent; see `{typed}`\n")
 
 
 def test_exchanges_are_made_bound_and_shown(broker: Broker) -> None:

@@ -12,9 +12,12 @@ import pytest
 from certificate_authority import Authority
 from cluster_in_process import InProcessBroker, InProcessCluster
 from event_loops import in_event_loop
+from qpid_ha_broker.diagnosis.facts import AGENT_SILENT_S
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.server.http.diagnoses import FRESH_S, SELDOM_S, Diagnoses
+from qpid_ha_broker.server.http.metrics_source import MetricsSource
 from qpid_ha_broker.server.http.refusals import HttpRefusal
+from qpid_ha_broker.server.sets.agent_polls import AgentPolls
 
 
 class Clock:
@@ -55,9 +58,7 @@ async def test_a_page_of_a_backup_finds_what_that_of_the_primary_finds(tmp_path:
             (silent,) = [finding for finding in told["findings"] if finding["key"] == "broker-silent"]
             assert silent["severity"] == "warning"
             assert f"{cluster.url('c')} does not answer" in silent["text"]
-            assert [each.partition("   #")[0] for each in silent["commands"]] == [
-                "systemctl status qpidd qpid-ha-agent"
-            ]
+            assert [each.partition("   #")[0] for each in silent["commands"]] == ["systemctl status qpid-ha"]
             assert told["broker"] == name
 
 
@@ -82,6 +83,30 @@ async def test_queues_disk_and_certificates_of_the_broker_are_looked_at(tmp_path
         clock.now_s += SELDOM_S
         told = await diagnoses.findings()
         assert {"queue-is-not-read"} == {*keys(told)} & {"queue-is-full", "queue-is-not-read"}
+
+
+@in_event_loop
+async def test_a_broker_tells_since_when_its_agent_has_asked_nothing(tmp_path: Path) -> None:
+    """An agent that was stopped by a signal, or has died, leaves its broker alive: nobody else would notice."""
+    async with InProcessBroker(tmp_path) as node1:
+        agents, clock = Clock(), Clock()
+        polls = node1.broker.membership.agent_polls = AgentPolls(agents)
+        metrics = MetricsSource(node1.broker)
+        assert "agent_silent_s" not in await node1.ask("status"), "there is none, as far as it knows"
+        assert "qpid_ha_agent_silent_seconds" not in "".join(metrics.pieces())
+        await node1.ask("status", agent=True)
+        agents.now_s += AGENT_SILENT_S - 0.1
+        diagnoses = Diagnoses(node1.broker, clock)
+        assert "agent-silent" not in keys(await diagnoses.findings())
+        agents.now_s += 0.2
+        clock.now_s += FRESH_S
+        assert (await node1.ask("status"))["agent_silent_s"] == 5.1
+        assert "qpid_ha_agent_silent_seconds 5.1" in "".join(metrics.pieces())
+        assert "agent-silent" in keys(await diagnoses.findings())
+        await node1.ask("status", agent=True)
+        clock.now_s += FRESH_S
+        assert "agent-silent" not in keys(await diagnoses.findings())
+        assert polls.silent_s() == 0.0
 
 
 @in_event_loop

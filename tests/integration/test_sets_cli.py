@@ -124,7 +124,7 @@ def test_the_status_of_a_broker_says_how_many_sets_have_no_primary(cluster: Runn
     assert qpid_ha(cluster, 1, "status", "--expect", "observer", "--expect", "primary").exit_code == 1
     shown = qpid_ha(cluster, 1, "status")
     assert shown.stdout == "ready\n"
-    assert shown.stderr == "1 of 1 resource sets have no primary (alone): see qpid-ha status --all\n"
+    assert shown.stderr == "1 of 1 resource sets have no primary (alone): see `qpid-ha status --all`\n"
     told = qpid_ha(cluster, 1, "status", "--all")
     assert f"start {cluster.broker(2).name}" in told.stderr
     assert failure_of(cluster) == (cluster.broker(2).name, 1, None), "it is felt still"

@@ -265,7 +265,7 @@ def test_why_a_broker_failed_stands_beside_its_score_because_the_report_cannot_s
         log.write("qpidd: the store in /d cannot be loaded: it is damaged\n")
     told.broker.send(signal.SIGKILL)
     told.end()
-    assert re.fullmatch(r"[0-9:]{8} its process [0-9]+ ended: the store in /d .* damaged", told.pacemaker.failure())
+    assert re.fullmatch(r"[0-9:]{8}Z its process [0-9]+ ended: the store in /d .* damaged", told.pacemaker.failure())
     assert "cannot be loaded" in told.memory.read().failure
     agent = OcfAgent(read_parameters())
     agent._forget_failure()

@@ -114,7 +114,7 @@ class ControlBroker:
         if params["action"] == "list":
             return [ORDERS, {**ORDERS, "name": "a\x1b[31m", "arguments": {}}]
         if params.get("name") != "orders":
-            raise ControlError(REFUSED, f"no queue named {params.get('name')}; see qpid-ha queue list")
+            raise ControlError(REFUSED, f"no queue named {params.get('name')}; see `qpid-ha queue list`")
         return {**ORDERS, "arguments": {"qpid.durable": True}}
 
     def exchanges(self, params: dict[str, object]) -> object:

@@ -437,7 +437,9 @@ STORIES: Final[Mapping[str, Story]] = {
     ),
     "virtual-ip": Story(
         prepared=VIRTUAL_IP,
-        besides={"## Check": lines(until(f"{AT_NODE1} | grep {ADDRESS}"), "grep 'promoted [0-9]* 10.0.0.100$' /mnt/told")},
+        besides={
+            "## Check": lines(until(f"{AT_NODE1} | grep {ADDRESS}"), "grep 'promoted [0-9]* 10.0.0.100$' /mnt/told")
+        },
         instead={
             "qpid-ha switchover": lines(
                 "qpid-ha switchover node2",

@@ -76,7 +76,7 @@ def test_nobody_may_lead_while_the_only_one_of_the_recorded_set_is_away() -> Non
     assert assessment.next_step.commands == ("systemctl start qpid-ha   # on c",)
     set_it, promote = assessment.next_step.instead
     assert set_it.startswith("qpid-ha activation set --from-store /data/a/default --force /data/b")
-    assert promote.startswith("qpid-ha promote   # on ")
+    assert promote.startswith("qpid-ha promote -b ")
 
 
 def test_a_store_that_is_on_another_machine_is_promoted_there() -> None:

@@ -188,7 +188,7 @@ def test_a_record_that_was_emptied_is_set_from_the_stores_and_the_change_is_reme
 
     assert (done.exit_code, done.stderr) == (0, "")
     assert site.coordinator.read() == RECORDED
-    assert "qpid-ha promote   # on node2" in done.stdout
+    assert "qpid-ha promote -b node2   # on node2" in done.stdout
     (change,) = read_changes(site.coordinator.read_note(HISTORY_NOTE))
     assert (change.before, change.after, change.is_forced) == (ClusterRecord(), RECORDED, False)
     assert change.operator.startswith("ann on ")

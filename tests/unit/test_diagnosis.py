@@ -17,10 +17,12 @@ import yaml
 
 from qpid_ha_agent.cli.admin import admin
 from qpid_ha_agent.cli.diagnose import WIDTH, diagnosis_document, diagnosis_text
+from qpid_ha_agent.cli.invocation import Invocation
 from qpid_ha_agent.diagnosis.gathering import Gathered
 from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.diagnosis.activation import Assessment, NextStep, Standpoint
 from qpid_ha_broker.diagnosis.checks import diagnose
+from qpid_ha_broker.diagnosis.commands import Reader, complete, complete_text
 from qpid_ha_broker.diagnosis.facts import (
     OUTSIDE,
     WITHHELD,
@@ -80,7 +82,7 @@ HEALTHY = DiagnosisFacts(
         QueueState("idle", 10, 100, 0),
         QueueState("ring", 10, 100, 1, 10, refuses=False),
     ),
-    promotions_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (9000, 8000, 7000, 6000, 100)),
+    failovers_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (9000, 8000, 7000, 6000, 100)),
     coordinator=CoordinatorState("file:/shared", record=ClusterRecord("c", 4, "node1", 9, NAMES)),
     machine=MachineState(
         "node1", "/etc/qpid-ha/qpid-ha.yaml", data_dir="/var/lib/qpid-ha", free_bytes=50 << 30, total_bytes=100 << 30,
@@ -184,7 +186,8 @@ CASES: dict[str, Change] = {
         brokers=(broker(1, addresses=("amqp://a", "amqp://b")), broker(2, addresses=("amqp://a",)), broker(3))
     ),
     "agent-not-running": with_machine(has_agent=False),
-    "fails-over-often": having(promotions_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (3500, 30, 20, 10))),
+    "agent-silent": with_broker(2, agent_silent_s=5.2),
+    "fails-over-often": having(failovers_ms=tuple(int((NOW_S - ago_s) * 1000) for ago_s in (3500, 30, 20, 10))),
     "memory-near-limit": with_figures(memory_bytes=901),
     "disk-nearly-full": with_machine(free_bytes=9 << 30),
     "certificate-expires": with_machine(certificates=(CertificateEnd("/etc/node1.pem", NOW_S + 29 * DAY_S),)),
@@ -250,6 +253,69 @@ def test_each_command_of_ours_is_one(key: str) -> None:
                     parse(admin, words[1:])
 
 
+WITH_ADDRESS = Reader("amqps://ada@10.0.0.1:5671", "/etc/ada.password")
+WITH_SOCKET = Reader("node1", config="conf/node1.yaml")
+
+
+@pytest.mark.parametrize("reader", [WITH_ADDRESS, WITH_SOCKET])
+@pytest.mark.parametrize("key", KINDS)
+def test_each_command_says_again_by_what_its_reader_came_to_his_broker(key: str, reader: Reader) -> None:
+    """Where several brokers share a machine, one that does not would go to another broker, or to none."""
+    for finding in diagnose(CASES[key](HEALTHY)):
+        for command in finding.commands:
+            words = shlex.split(complete(command, reader), comments=True)
+            if "qpid-ha" not in words[:2]:
+                continue
+            if "   # on " in command:
+                assert words == shlex.split(command, comments=True), "what is said here is not said there"
+                continue
+            setting, words = words[: words.index("qpid-ha")], words[words.index("qpid-ha") + 1 :]
+            assert setting == ([f"QPID_HA_CONFIG={reader.config}"] if reader.config else [])
+            invocation = said_in(words)
+            asks_a_broker = words[0] not in ("coordinator", "pause", "resume", "store")
+            broker = invocation.broker or ""
+            assert bool(broker) is asks_a_broker, command
+            if asks_a_broker and reader is WITH_ADDRESS:
+                assert (invocation.password_file, broker.partition("://")[2].partition("@")[0]) == (
+                    reader.password_file, "ada",
+                ), command  # fmt: skip
+            elif asks_a_broker and "-b" not in command:
+                assert broker == "node1", command
+
+
+def said_in(words: list[str]) -> Invocation:
+    """What all commands share, as these words have it."""
+    invocation = Invocation()
+    with suppress(click.exceptions.Exit):
+        parse(admin, words, obj=invocation)
+    return invocation
+
+
+def test_an_agent_that_is_gone_is_told_of_once() -> None:
+    gone = with_machine(has_agent=False)(with_broker(1, agent_silent_s=90.0)(HEALTHY))
+    assert [finding.key for finding in diagnose(gone)] == ["agent-not-running"]
+    (finding,) = diagnose(with_broker(1, agent_silent_s=90.0)(HEALTHY))
+    assert finding.text == "the agent of node1 has not asked it for its status for 90 s"
+    assert not diagnose(with_broker(1, agent_silent_s=4.9)(HEALTHY))
+
+
+def test_a_command_is_completed_once_and_only_one_of_ours() -> None:
+    assert complete("qpid-ha history", WITH_SOCKET) == "QPID_HA_CONFIG=conf/node1.yaml qpid-ha -b node1 history"
+    assert complete("qpid-ha resume", Reader("node1")) == "qpid-ha resume", "it refuses -b"
+    assert complete("qpid-ha -b amqp://10.0.0.2:5672 demote", WITH_ADDRESS) == (
+        "qpid-ha --password-file /etc/ada.password -b amqp://ada@10.0.0.2:5672 demote"
+    )
+    for other in ("systemctl start qpid-ha", "df -h   # on node1", "qpid-ha store check '/a b   # on it", ""):
+        assert complete(other, WITH_SOCKET) == other
+    assert complete("qpid-ha tls reload   # once", Reader("a b")) == "qpid-ha -b 'a b' tls reload   # once"
+    text = "nobody may lead: `qpid-ha activation list` shows what each one has; `ha.min-in-sync` is 2"
+    once = complete_text(text, WITH_ADDRESS)
+    assert "`qpid-ha -b amqps://ada@10.0.0.1:5671 --password-file /etc/ada.password activation list`" in once
+    assert complete_text(once, WITH_ADDRESS) == once
+    assert complete_text(complete_text(text, WITH_SOCKET), WITH_SOCKET) == complete_text(text, WITH_SOCKET)
+    assert complete_text(text, Reader()) == text
+
+
 def test_why_a_store_cannot_be_written_is_told_with_the_broker() -> None:
     found = diagnose(with_broker(1, store_problem="No space left on device")(HEALTHY))
     assert [finding.key for finding in found] == ["store-cannot-write"]
@@ -274,7 +340,7 @@ def test_who_is_named_is_whom_it_is_about() -> None:
     )
     (finding,) = diagnose(CASES["broker-not-running"](HEALTHY))
     assert "its log ends with: one / the last line" in finding.text
-    assert finding.commands[0] == "systemctl start qpid-ha-agent"
+    assert finding.commands[0] == "systemctl start qpid-ha"
     (finding,) = diagnose(CASES["two-primaries"](HEALTHY))
     assert finding.commands == ("qpid-ha status --all", "qpid-ha -b amqp://10.0.0.2:5672 demote")
 
@@ -356,7 +422,7 @@ def test_what_is_read_elsewhere_says_of_which_machine_it_is() -> None:
     assert found["data-dir-read-only"].text == "node1: the file system of /var/lib/qpid-ha is read-only"
     assert found["disk-nearly-full"].commands == (
         "du -xsh /var/lib/qpid-ha/*   # on node1",
-        "qpid-ha queue list   # on node1",
+        "qpid-ha -b node1 queue list   # on node1",
     )
 
 

@@ -16,6 +16,7 @@ from qpid_ha_agent.diagnosis.gathering import Gathered, gather
 from qpid_ha_agent.diagnosis.machine import tail_of
 from qpid_ha_agent.diagnosis.questions import in_parallel
 from qpid_ha_broker.diagnosis.checks import diagnose
+from qpid_ha_broker.ha.effects import PromoteAsked
 from qpid_ha_config.certificates import CertificateError, validities
 
 HOSTS = {"node1": "amqp://10.0.0.1:5672", "node2": "amqp://10.0.0.2:5672", "node3": "amqp://10.0.0.3:5672"}
@@ -148,6 +149,31 @@ def test_a_clock_differs_by_more_than_the_question_took() -> None:
     first = answers("node1", "standalone", queues=[])
     first["query"]["time_ms"] += 60_000
     assert keys(gathered({HOSTS["node1"]: first})) == ["clock-differs"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "forced", "is_failover"),
+    [
+        (PromoteAsked(1, False).cause, False, False),
+        ("promoted by olga on node1", False, False),
+        ("Pacemaker promoted broker on node1", True, False),
+        ("switchover from node2", False, False),
+        ("the agent of node1 got the lock", False, True),
+        ("the agent of node1 saw no primary, and whoever had the lock was silent", False, True),
+        ("", False, True),
+    ],
+)
+def test_what_somebody_asked_for_is_no_failover(cause: str, forced: bool, is_failover: bool) -> None:
+    """Whoever restarts three brokers one after the other, or tries promotions, is not told that it fails over often."""
+    began_ms = int(time.time() * 1000) - 1000
+    history = [
+        {"generation": generation, "started_at_ms": began_ms, "cause": cause, "forced": forced}
+        for generation in range(1, 6)
+    ]
+    first = answers("node1", "primary", row("node2", "ready"), backups=[], history=history, brokers=[], queues=[])
+    second = answers("node2", "ready", row("node1", "primary"))
+    found = gathered({HOSTS["node1"]: first, HOSTS["node2"]: second})
+    assert keys(found) == (["fails-over-often"] if is_failover else [])
 
 
 def test_a_standalone_broker_lacks_nothing() -> None:

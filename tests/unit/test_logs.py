@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from qpid_ha_broker.amqp.nodes.directory import ServerAddress
+from qpid_ha_broker.server.command_line import reader_of_log
 from qpid_ha_broker.server.runtime.logs import NoticeLog, configure_logging
+from qpid_ha_config.defaults import CONFIG_FILE
 from several_sets import BETA, SeveralSets
 
 log = logging.getLogger("broker")
@@ -40,6 +42,19 @@ def test_a_full_disk_sends_the_lines_to_stderr_and_is_said_once(capsys: pytest.C
     assert [line.split("broker ")[-1] for line in lines[1:]] == ["first", "second"]
     assert "No space left on device" in lines[0]
     assert "Traceback" not in "".join(lines)
+
+
+def test_a_command_in_the_log_of_a_broker_that_shares_its_machine_names_that_broker(tmp_path: Path) -> None:
+    """As with three brokers of one machine: what the log of one suggests must not go to another one."""
+    config = tmp_path / "node2.yaml"
+    for reader, typed in (
+        (reader_of_log("node2", 0, config), f"QPID_HA_CONFIG={config} qpid-ha -b node2 history"),
+        (reader_of_log("node2", 0, CONFIG_FILE), "qpid-ha history"),
+    ):
+        configure_logging("info", tmp_path / "log", reader)
+        configure_logging("debug", tmp_path / "log")
+        log.info("%s may not lead: see `qpid-ha history`", "node2")
+        assert (tmp_path / "log").read_text().splitlines()[-1].endswith(f"node2 may not lead: see `{typed}`")
 
 
 def test_lines_go_to_the_file_again_once_it_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import qpid_ha_broker
 import qpid_ha_client
+from qpid_ha_broker.diagnosis.checks import JOURNAL, UNIT
 from qpid_ha_broker.server.http.page_files import read_page_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,3 +139,22 @@ def test_whichever_unit_is_enabled_has_the_one_name_that_the_pages_use() -> None
 
 def test_who_installs_it_gets_no_plugin_for_tests_of_their_own(setup_cfg: configparser.ConfigParser) -> None:
     assert "pytest11" not in setup_cfg["options.entry_points"]
+
+
+def test_what_is_typed_about_units_names_those_that_the_package_installs() -> None:
+    """systemctl by the one name that whichever is enabled has; the journal, which knows no such name, by both."""
+    units = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "systemd").glob("*.service")}
+    aliases = {re.search(r"^Alias=(\S+)\.service$", text, re.MULTILINE)[1] for text in units.values()}  # type: ignore[index]
+    assert aliases == {UNIT}
+    assert set(re.findall(r"-u (\S+)", JOURNAL)) == set(units)
+    pages = [
+        *(ROOT / "docs").rglob("*.md"),
+        *(path for home in HOMES for path in home.rglob("*.py")),
+        ROOT / "README.md",
+    ]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for unit in re.findall(r"systemctl (?:start|stop|restart|status) ([a-z][a-z-]*)", text):
+            assert unit in (UNIT, "corosync"), page
+        for units_of_journal in re.findall(r"journalctl((?: -u [\w'*-]+)+)", text):
+            assert f"journalctl{units_of_journal}" in (JOURNAL, "journalctl -u corosync"), page

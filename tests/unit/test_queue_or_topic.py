@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access_support import controlled
-from paired_engines import PairedBroker, PairedClient
+from paired_engines import PairedBroker, PairedClient, client_of
 from paired_links import condition, subscribe, symbols
 from qpid_ha_broker.access.address_rules import BUILT_IN, AddressRule, NodeKind, rules_in_force
 from qpid_ha_broker.access.rules import Permission, Subject
@@ -471,6 +471,25 @@ def test_topics_alone_can_be_let_be_without_being_declared() -> None:
 def test_no_create_makes_neither_a_queue_nor_a_topic(broker: PairedBroker, client: PairedClient) -> None:
     assert condition(sender(client, "a", "qpid.no-create", name="1")) == "amqp:not-found"
     assert condition(sender(client, "a", "topic", "qpid.no-create", name="2")) == "amqp:not-found"
+
+
+def test_it_is_logged_once_for_whom_a_queue_was_made_that_was_not_there() -> None:
+    """An address mistyped makes a queue where `auto-create` is on: the log has who named it."""
+    broker = PairedBroker()
+    client, ada = broker.connect(), client_of(broker, user="ada")
+    broker.container.take_notices()
+    consumer(client, "ordres")
+    sender(ada, "inviocs")
+    send(client, sender(client, None, name="relay"), "x", address="paymets")
+    for number, address in enumerate(["ordres", "inviocs", "amq.topic/a", "amq.direct"]):
+        consumer(client, address, name=f"again {number}")
+    notices = broker.container.take_notices()
+    named = [(notice.level, notice.text.partition(" names ")[2]) for notice in notices if " names " in notice.text]
+    assert named == [
+        ("info", "queue ordres, which was not there: it is made (auto-create)"),
+        ("info", "queue inviocs, which was not there: it is made for ada (auto-create)"),
+        ("info", "queue paymets, which was not there: it is made (auto-create)"),
+    ]
 
 
 def test_an_operators_rule_for_a_prefix_takes_the_place_of_the_built_in_one() -> None:

@@ -81,7 +81,7 @@ def test_without_a_terminal_it_prints_a_block_each_time_and_ends_with_0(broker: 
     done = qpid_ha(broker, clock, "backups", "--watch")
     assert (done.exit_code, clock.waited_s) == (0, [1.0, 1.0, 1.0])
     blocks = done.stdout.strip().split("\n\n")
-    assert [block.splitlines()[0] for block in blocks] == ["10:00:00", "10:00:01", "10:00:02"]
+    assert [block.splitlines()[0] for block in blocks] == ["10:00:00Z", "10:00:01Z", "10:00:02Z"]
     assert [block.splitlines()[2].split()[0] for block in blocks] == ["node2"] * 3
     assert [asked for asked, _ in broker.asked] == ["backups"] * 3
 

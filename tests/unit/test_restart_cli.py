@@ -88,7 +88,7 @@ def test_whom_is_a_question_of_names_or_all_and_no_broker_is_asked(directory: Pa
 
 @pytest.mark.parametrize(
     ("coordinator", "advice"),
-    [("none", "On n2: systemctl restart qpidd"), ("pacemaker", "crm node standby n2; crm node online n2")],
+    [("none", "On n2: systemctl restart qpid-ha"), ("pacemaker", "crm node standby n2; crm node online n2")],
 )
 def test_where_there_are_no_agents_it_says_who_is_to_be_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coordinator: str, advice: str
@@ -141,7 +141,7 @@ def test_an_agent_that_refuses_ends_it_with_the_reason(
     monkeypatch.setattr("qpid_ha_broker.coordination.registry.open_coordinator", lambda _: Refusing(directory))
     done = qpid_ha("upgrade", "--all")
     assert done.exit_code == 1
-    assert "the agent of n2 refuses: no room. To go on: qpid-ha upgrade --all" in done.stderr
+    assert "the agent of n2 refuses: no room. To go on: `qpid-ha upgrade --all`" in done.stderr
     assert [(request.node, request.version) for request in asked] == [("n2", __version__)]
 
 

@@ -22,6 +22,7 @@ from qpid_ha_agent.broker_process import BrokerProcess
 from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.broker_view import BrokerView
 from qpid_ha_agent.cli import agent as agent_command
+from qpid_ha_agent.control import INVALID_PARAMS, RequestRefused
 from qpid_ha_agent.decision import Action, Known, LockView, decide
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.run_settings import read_run_settings
@@ -108,6 +109,36 @@ def test_a_broker_that_refuses_a_question_is_not_silent(tmp_path: Path) -> None:
         server.listen()
         threading.Thread(target=refuse, args=(server,), daemon=True).start()
         assert silence_after_a_question(tmp_path / "a.sock", is_awake=False) == 0.0
+
+
+class Asked(BrokerTalk):
+    """What is asked of a broker that knows of agents, or of one that an older agent has started."""
+
+    def __init__(self, is_older: bool) -> None:
+        super().__init__(Path("unused"), LIMIT_S, LIMIT_S, lambda: False, lambda: None)
+        self.is_older, self.questions = is_older, list[dict[str, object]]()
+
+    async def request(self, method: str, timeout_s: float, **params: object) -> object:
+        self.questions.append(params)
+        if self.is_older and params:
+            raise RequestRefused(INVALID_PARAMS, "status takes no parameter agent")
+        return {"state": "ready"}
+
+
+def test_an_agent_says_to_its_broker_who_asks_and_asks_an_older_one_without() -> None:
+    """So the broker knows when its agent asked last; and during an upgrade none is taken for one that hangs."""
+
+    async def questions(talk: Asked) -> list[dict[str, object]]:
+        for _ in range(2):
+            talk.begin(BrokerView(started_at_s=asyncio.get_running_loop().time()))
+            await talk.look()
+            await talk.look()
+            assert talk.view.state is State.READY
+        return talk.questions
+
+    told: dict[str, object] = {"agent": True}
+    assert asyncio.run(questions(Asked(is_older=False))) == [told] * 4
+    assert asyncio.run(questions(Asked(is_older=True))) == [told, {}, {}] * 2, "a new process may be a newer one"
 
 
 def test_a_process_that_is_stopped_answers_at_no_port_though_the_kernel_takes_the_connection() -> None:

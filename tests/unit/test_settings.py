@@ -15,7 +15,7 @@ from qpid_ha_broker.server.runtime.data_directory import lock_data_directory
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.errors import ConfigError, SettingsError
 from qpid_ha_config.loading import load_settings
-from qpid_ha_config.scalars import format_duration, format_size, parse_duration_s, parse_size_bytes
+from qpid_ha_config.scalars import format_duration, format_period, format_size, parse_duration_s, parse_size_bytes
 from qpid_ha_config.settings import TABLE, AccessSettings, BrokerSettings
 
 MIB = 1024**2
@@ -107,6 +107,17 @@ def test_what_is_no_quantity_is_refused(text: object) -> None:
     for parse in (parse_duration_s, parse_size_bytes):
         with pytest.raises(ValueError):
             parse(text)
+
+
+@pytest.mark.parametrize(
+    ("period_s", "text"),
+    [
+        (0, "0 s"), (0.06, "0.1 s"), (5.0, "5 s"), (7.46, "7.5 s"), (10.4, "10 s"), (119, "119 s"), (120, "2 minutes"),
+        (7199, "119 minutes"), (7200, "2 hours"), (172_799, "47 hours"), (172_800, "2 days"),
+    ],
+)  # fmt: skip
+def test_how_long_something_lasts_is_told_in_one_way(period_s: float, text: str) -> None:
+    assert format_period(period_s) == text
 
 
 @given(st.integers(0, 2**50), st.integers(0, 86_400_000))

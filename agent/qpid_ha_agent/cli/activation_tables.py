@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
 
-from qpid_ha_agent.cli.output import cell, print_document, print_rows
+from qpid_ha_agent.cli.invocation import completed, completed_commands
+from qpid_ha_agent.cli.output import cell, print_document, print_rows, utc_time
 from qpid_ha_broker.coordination.changes import RecordChange
 from qpid_ha_broker.diagnosis.activation import ActivationFacts, Assessment, NextStep, Standpoint, promote_command
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
@@ -42,7 +42,7 @@ def print_assessment(
     print_rows([_row_of(standpoint) for standpoint in assessment.standpoints], COLUMNS, "table")
     click.echo("")
     for standpoint in assessment.standpoints:
-        _say(f"{standpoint.name} may {'' if standpoint.may_lead else 'not '}lead: {standpoint.why}")
+        _say(completed(f"{standpoint.name} may {'' if standpoint.may_lead else 'not '}lead: {standpoint.why}"))
     if assessment.next_step is not None:
         click.echo("")
         _print_next(assessment.next_step)
@@ -55,7 +55,7 @@ def print_assessment(
 def print_set(outcome: SetOutcome, format_name: str) -> None:
     """What was set, or would be, and what comes next."""
     change, leaders = outcome.change, outcome.after.leaders
-    then = _then(outcome)
+    then = completed_commands(_then(outcome))
     if format_name != "table":
         document = {
             "done": outcome.is_done, "change": change.to_json(), "objections": list(outcome.objections),
@@ -115,16 +115,16 @@ def _row_of(standpoint: Standpoint) -> dict[str, Any]:
 def _print_next(step: NextStep) -> None:
     _say(f"Nobody may lead. {step.text}")
     click.echo("Next:")
-    for command in step.commands:
+    for command in completed_commands(step.commands):
         click.echo(f"  {command}")
     if step.instead:
         click.echo("If that is lost for good (what only it has is given up):")
-    for command in step.instead:
+    for command in completed_commands(step.instead):
         click.echo(f"  {command}")
 
 
 def _change_text(change: RecordChange) -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at_ms / 1000))
+    at = utc_time(change.at_ms)
     forced = ", by force" if change.is_forced else ""
     why = f": {change.reason}" if change.reason else ""
     before, after = (
@@ -155,7 +155,8 @@ def _document(
         "may_lead": list(assessment.leaders),
         "missing": list(assessment.missing),
         "next": None if step is None else {
-            "text": step.text, "commands": list(step.commands), "instead": list(step.instead),
+            "text": step.text, "commands": completed_commands(step.commands),
+            "instead": completed_commands(step.instead),
         },
         "history": [change.to_json() for change in changes],
     }  # fmt: skip

@@ -12,22 +12,33 @@ from typing import Any
 
 import click
 
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    UNREACHABLE,
+    CliFailure,
+    Invocation,
+    common_options,
+    completed,
+    facts_of,
+    rows_of,
+)
 from qpid_ha_agent.cli.output import (
     cell,
-    local_time,
     print_comparison,
     print_document,
     print_facts,
     print_notes,
     print_rows,
+    utc_time,
 )
 from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.questions import ask_first, known_before, yes_option
 from qpid_ha_agent.cli.refreshing import watchable
 from qpid_ha_agent.cli.set_tables import print_sets
+from qpid_ha_broker.diagnosis.facts import AGENT_SILENT_S
+from qpid_ha_broker.ha.history import PROMOTED_BY
 from qpid_ha_broker.ha.states import LEADING, State
-from qpid_ha_config.scalars import format_progress
+from qpid_ha_config.scalars import format_period, format_progress
 
 STATES = tuple(state.value for state in State)
 STATUS_COLUMNS = ("name", "address", "state", "phase", "generation", "lsn", "in-sync")
@@ -132,19 +143,30 @@ def _print_problems(rows: Sequence[Mapping[str, Any]]) -> None:
     """On stderr: scripts read the state alone. A broker tells of its own only."""
     for row in rows:
         if row.get("problem"):
-            click.echo(cell(f"{row.get('name')}: {row['problem']}"), err=True)
+            click.echo(completed(cell(f"{row.get('name')}: {row['problem']}")), err=True)
         if row.get("store_problem"):
-            text = f"its store cannot be written for {row.get('unwritable_s')} s: {row['store_problem']}"
-            click.echo(cell(f"{row.get('name')}: {text}"), err=True)
+            text = f"its store cannot be written for {_period(row.get('unwritable_s'))}: {row['store_problem']}"
+            click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
+        silent_s = row.get("agent_silent_s")
+        if isinstance(silent_s, int | float) and silent_s > AGENT_SILENT_S:
+            text = f"its agent has not asked it for its status for {_period(silent_s)}: see `qpid-ha diagnose`"
+            click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
         if row.get("uncommitted_why"):
-            text = f"nothing is committed for {row.get('uncommitted_s')} s: {row['uncommitted_why']}"
-            click.echo(cell(f"{row.get('name')}: {text}"), err=True)
+            text = f"nothing is committed for {_period(row.get('uncommitted_s'))}: {row['uncommitted_why']}"
+            click.echo(completed(cell(f"{row.get('name')}: {text}")), err=True)
         if row.get("refused"):
-            click.echo(cell(f"{row.get('address')} is there and refuses this broker: {row.get('why')}"), err=True)
+            click.echo(
+                completed(cell(f"{row.get('address')} is there and refuses this broker: {row.get('why')}")), err=True
+            )
         if row.get("controller_problem"):
-            click.echo(cell(f"{row.get('name')}: {row['controller_problem']}"), err=True)
+            click.echo(completed(cell(f"{row.get('name')}: {row['controller_problem']}")), err=True)
         if paused := pause_text(row):
-            click.echo(cell(paused), err=True)
+            click.echo(completed(cell(paused)), err=True)
+
+
+def _period(seconds: object) -> str:
+    """As a broker tells it; one of another version may not."""
+    return format_period(seconds) if isinstance(seconds, int | float) else "a while"
 
 
 def _print_set_problems(facts: Mapping[str, Any]) -> None:
@@ -152,16 +174,22 @@ def _print_set_problems(facts: Mapping[str, Any]) -> None:
     without = facts.get("sets_without_primary") or []
     if without:
         some = f"{', '.join(without[:NAMED_SETS])}{', ...' if len(without) > NAMED_SETS else ''}"
-        text = f"{len(without)} of {facts.get('sets')} resource sets have no primary ({some}): see qpid-ha status --all"
-        click.echo(cell(text), err=True)
+        text = (
+            f"{len(without)} of {facts.get('sets')} resource sets have no primary ({some}): see `qpid-ha status --all`"
+        )
+        click.echo(completed(cell(text)), err=True)
     for group in facts.get("groups") or []:
         why = group.get("transport_problem") or group.get("record_problem") or group.get("store_problem")
-        texts = [f"{group.get('role')} for {group.get('for_s')} s ({group.get('reason')})", *([why] if why else [])]
+        role = f"{group.get('role')} for {_period(group.get('for_s'))}"
+        texts = [f"{role} ({group.get('reason')})", *([why] if why else [])]
         texts += [f"{queue.get('owner')} keeps {queue.get('queue')}" for queue in group.get("stuck_queues") or []]
-        click.echo(cell(f"its part in the group {group.get('set')}: {'; '.join(texts)}"), err=True)
+        click.echo(completed(cell(f"its part in the group {group.get('set')}: {'; '.join(texts)}")), err=True)
     if facts.get("draining"):
         name = facts.get("name")
-        click.echo(cell(f"{name} is drained: it gets no replicas until somebody says qpid-ha undrain {name}"), err=True)
+        click.echo(
+            completed(cell(f"{name} is drained: it gets no replicas until somebody says `qpid-ha undrain {name}`")),
+            err=True,
+        )
 
 
 def _print_sets(invocation: Invocation, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -179,10 +207,10 @@ def pause_text(row: Mapping[str, Any]) -> str:
     paused = row.get("paused")
     if not isinstance(paused, Mapping):
         return ""
-    until = paused.get("until") or "somebody says qpid-ha resume"
+    until = paused.get("until") or "somebody says `qpid-ha resume`"
     reason = f": {paused['reason']}" if paused.get("reason") else ""
     return (
-        f"paused by {paused.get('by')} since {paused.get('since')} until {until}{reason}; "
+        f"paused by {paused.get('by')} since {paused.get('since')} until {completed(until)}{reason}; "
         "meanwhile no agent promotes, restarts or kills a broker"
     )
 
@@ -292,7 +320,7 @@ def promote(invocation: Invocation, force: bool, is_sure: bool) -> None:
             return f"{'. '.join(given_up) or 'No other broker is known to have more'}."
 
         ask_first(known_before(look, is_sure), "Promote this broker all the same?", is_sure=is_sure)
-    cause = f"promoted by {operator_text()}"
+    cause = f"{PROMOTED_BY}{operator_text()}"
     _say(invocation, invocation.call("promote", usual_timeout_s=CHANGE_TIMEOUT_S, force=force, cause=cause))
 
 
@@ -355,12 +383,12 @@ def history(invocation: Invocation, about: str | None, sets: bool) -> None:
     if sets or about:
         rows = rows_of(invocation.call("history", sets=sets or None, about=about))
         if invocation.format == "table":
-            rows = [{**row, "at": local_time(row.get("at_ms"))} for row in rows]
+            rows = [{**row, "at": utc_time(row.get("at_ms"))} for row in rows]
         print_rows(rows, SETS_HISTORY_COLUMNS, invocation.format)
         return
     rows = rows_of(invocation.call("history"))
     if invocation.format == "table":
-        rows = [{**row, "started": local_time(row.get("started_at_ms"))} for row in rows]
+        rows = [{**row, "started": utc_time(row.get("started_at_ms"))} for row in rows]
     print_rows(rows, HISTORY_COLUMNS, invocation.format)
 
 
@@ -474,7 +502,7 @@ def _say(invocation: Invocation, answer: object) -> None:
     if isinstance(answer, Mapping):
         facts = {name: value for name, value in answer.items() if name not in ("text", "notes")}
         if answer.get("text"):
-            click.echo(cell(answer["text"]))
+            click.echo(completed(cell(answer["text"])))
         elif facts:
             print_facts(facts, invocation.format)
         print_notes(answer)
@@ -488,7 +516,7 @@ def _print_event(event: object, format_name: str) -> None:
         click.echo("---")
         print_document(event, format_name)
     elif isinstance(event, Mapping):
-        click.echo(f"{local_time(event.get('at_ms', time.time() * 1000))} {_event_text(event)}")
+        click.echo(f"{utc_time(event.get('at_ms', time.time() * 1000))} {_event_text(event)}")
     else:
         click.echo(cell(event))
 

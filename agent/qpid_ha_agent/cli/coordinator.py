@@ -58,6 +58,7 @@ def show(invocation: Invocation, config: Path | None, url: str | None) -> None:
     from qpid_ha_broker.coordination.moved import decode_pointer
     from qpid_ha_broker.coordination.registry import open_place
 
+    invocation.config = str(config or "")
     settings = _settings(config, url)
     with coordinator_failures(), closing(open_place(settings)) as opened:
         record = opened.read()
@@ -89,6 +90,7 @@ def check(invocation: Invocation, config: Path | None, url: str | None) -> None:
     """
     from qpid_ha_broker.coordination.registry import open_coordinator
 
+    invocation.config = str(config or "")
     settings = _settings(config, url)
     with (
         coordinator_failures(),

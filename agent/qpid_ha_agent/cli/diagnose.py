@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, USAGE, USUAL_TIMEOUT_S, CliFailure, Invocation, common_options
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    UNREACHABLE,
+    USAGE,
+    USUAL_TIMEOUT_S,
+    CliFailure,
+    Invocation,
+    common_options,
+    completed,
+    completed_commands,
+)
 from qpid_ha_agent.cli.output import cell, print_document
 from qpid_ha_agent.cli.refreshing import watchable
 
@@ -50,7 +60,7 @@ def diagnose_command(context: click.Context) -> None:
 
 
 WHERE_TO_LOOK = (
-    "run this on a machine of the cluster, as root; there, `systemctl status qpidd qpid-ha-agent` and "
+    "run this on a machine of the cluster, as root; there, `systemctl status qpid-ha` and "
     "`journalctl -u qpidd -u qpid-ha-agent -n 50` tell why no broker runs"
 )
 
@@ -71,13 +81,17 @@ def gather_facts(invocation: Invocation, environment: Mapping[str, str] = os.env
     def make_client(broker: str | None, timeout_s: float) -> ClosableClient:
         return replace(invocation, broker=broker, timeout_s=timeout_s).client(timeout_s)
 
-    return gather(make_client, invocation.broker, invocation.timeout_s or USUAL_TIMEOUT_S, environment)
+    gathered = gather(make_client, invocation.broker, invocation.timeout_s or USUAL_TIMEOUT_S, environment)
+    invocation.config = gathered.started_with
+    return gathered
 
 
 def diagnosis_document(gathered: Gathered, findings: list[Finding]) -> dict[str, object]:
     """For programs."""
     return {
-        "findings": [finding.as_document() for finding in findings],
+        "findings": [
+            {**finding.as_document(), "commands": completed_commands(finding.commands)} for finding in findings
+        ],
         "asked": sorted(broker.name for broker in gathered.facts.brokers),
         "not_asked": [{"what": subject, "why": why} for subject, why in gathered.not_asked.items()],
     }
@@ -87,9 +101,10 @@ def diagnosis_text(gathered: Gathered, findings: list[Finding]) -> str:
     """For people, within 80 columns but for commands, which stay on one line."""
     lines: list[str] = []
     for finding in findings:
-        lines += _filled(f"{finding.kind.severity}: {finding.text} ({finding.key})")
+        lines += _filled(f"{finding.kind.severity}: {completed(finding.text)} ({finding.key})")
         lines += _filled(f"  {finding.kind.meaning[0].upper()}{finding.kind.meaning[1:]}.")
-        lines += [*(f"    {cell(command)}" for command in finding.commands), f"  {finding.page}", ""]
+        commands = completed_commands(finding.commands)
+        lines += [*(f"    {cell(command)}" for command in commands), f"  {finding.page}", ""]
     asked = ", ".join(broker.name for broker in gathered.facts.brokers)
     outcome = f"{len(findings)} findings" if findings else "nothing is wrong"
     lines += _filled(f"{outcome}; asked: {asked or 'no broker'}")

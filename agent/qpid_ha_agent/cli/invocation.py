@@ -29,6 +29,7 @@ from qpid_ha_agent.control import (
     call_with_cause,
     list_in_pages,
 )
+from qpid_ha_broker.diagnosis.commands import Reader, complete, complete_text
 from qpid_ha_config.addresses import ADMIN_PORTS, Address
 from qpid_ha_config.errors import ConfigError
 
@@ -65,6 +66,15 @@ class Invocation:
     format: str = "table"
     password_file: str | None = None
     clock: WallClock = field(default_factory=WallClock)
+    config: str = ""
+    """The file that `--config` named, or that of the broker that was asked, where it was found out; empty: neither."""
+
+    @property
+    def reader(self) -> Reader:
+        """Who reads what comes of it, and types what is suggested there: in the same shell, whose environment goes on
+        saying what it says."""
+        config = "" if os.environ.get("QPID_HA_CONFIG") == self.config else self.config
+        return Reader(self.broker or "", self.password_file or "", config)
 
     def call(self, method: str, /, *, usual_timeout_s: float = USUAL_TIMEOUT_S, **params: object) -> Any:
         """Ask the broker; parameters that are None are left out. Ends the program when it refuses or is silent."""
@@ -152,14 +162,31 @@ def _given(params: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in params.items() if value is not None}
 
 
+def reader_here() -> Reader:
+    """Of the command that runs now; outside of one nothing has been said."""
+    context = click.get_current_context(silent=True)
+    invocation = None if context is None else context.find_object(Invocation)
+    return Reader() if invocation is None else invocation.reader
+
+
+def completed(text: str) -> str:
+    """What is shown to the one who typed this command: our commands in it, between backticks, are complete for him."""
+    return complete_text(text, reader_here())
+
+
+def completed_commands(commands: Sequence[str]) -> list[str]:
+    """The same of commands that stand for themselves."""
+    return [complete(command, reader_here()) for command in commands]
+
+
 class CliFailure(click.ClickException):
-    """An error that ends the program with `exit_code`, after one line on stderr.
+    """An error that ends the program with `exit_code`, after one line on stderr: commands in it are complete.
 
     `code`: of the broker's refusal, as JSON-RPC has them; None: it is no refusal.
     """
 
     def __init__(self, message: str, exit_code: int, code: int | None = None) -> None:
-        super().__init__(message)
+        super().__init__(completed(message))
         self.code = code
         self.exit_code = exit_code  # type: ignore[misc]  # click declares it for the class and reads the instance's
 

@@ -6,13 +6,15 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from qpid_ha_agent.cli.invocation import MAY_NOT, NO, UNREACHABLE, USAGE, CliFailure, Invocation, common_options
-from qpid_ha_agent.cli.output import print_document
+from qpid_ha_agent.cli.output import cell, print_document
 from qpid_ha_agent.cli.queue_messages import amqp_place
 from qpid_ha_agent.control import Forbidden, Unreachable
 from qpid_ha_broker.events.counted import counted
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 USUAL_TIMEOUT_S = 30.0
 BARS = 40
 """Characters of the longest bar of a histogram."""
+NEAREST = 3
+"""Names that may have been meant where there is nothing."""
+NAMES_TIMEOUT_S = 3.0
+"""To ask for the names that there are: only to say them."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -38,6 +44,12 @@ def tls_option(command: Command) -> Command:
         help="Who signs the broker's certificate (PEM); default: tls.ca of this machine's configuration where that"
         " lists the broker, else the system's authorities.",
     )(command)
+
+
+def create_option(command: Command) -> Command:
+    """Whether an address at which nothing is may be made: without it, it is taken for a typing error."""
+    text = "Where nothing is at ADDRESS, let the broker make a queue, as its auto-create says; else it is refused."
+    return click.option("--create", is_flag=True, help=text)(command)
 
 
 @click.command()
@@ -60,10 +72,13 @@ def tls_option(command: Command) -> Command:
 @click.option("-a", "--annotation", "annotations", metavar="NAME=VALUE", multiple=True, help="Of the message.")
 @click.option("--binary", is_flag=True, help="Bodies are binary, not text.")
 @click.option("--at-most-once", is_flag=True, help="Do not wait for what becomes of them.")
+@create_option
 @tls_option
 @common_options
 @click.pass_obj
-def send(invocation: Invocation, /, address: str, ca: str | None, at_most_once: bool, **asked: Any) -> None:
+def send(
+    invocation: Invocation, /, address: str, ca: str | None, at_most_once: bool, create: bool, **asked: Any
+) -> None:
     """Send messages to ADDRESS: a queue, an exchange, or EXCHANGE/KEY. Without BODY, --file and --lines an empty one.
 
     VALUE is a number, true or false where it looks like one, and else text; in double quotes it is text in any case.
@@ -71,9 +86,9 @@ def send(invocation: Invocation, /, address: str, ca: str | None, at_most_once: 
     Exit code 1: the broker did not take all of them.
     """
     messages = _messages(**asked)
-    with _line(invocation, ca) as line:
+    with _line(invocation, ca) as line, _at(invocation, address):
         try:
-            result = line.send(address, messages, settled=at_most_once, is_slow=asked["lines"])
+            result = line.send(address, messages, settled=at_most_once, is_slow=asked["lines"], create=create)
         except UnicodeDecodeError as error:
             raise CliFailure(f"a line is no text in UTF-8 ({error}); those before it were sent", NO) from None
     _tell_sent(result, invocation.format, "sent" if at_most_once else "accepted")
@@ -127,6 +142,7 @@ def _tell_sent(result: SendResult, format_name: str, done: str) -> None:
 )
 @click.option("--browse", is_flag=True, help="Look at them, and leave them there.")
 @click.option("--selector", metavar="TEXT", help="Those alone, such as \"color = 'red' AND JMSPriority > 4\".")
+@create_option
 @tls_option
 @common_options
 @click.pass_obj
@@ -139,7 +155,7 @@ def receive(invocation: Invocation, /, address: str, ca: str | None, count: int 
     from qpid_ha_agent.messaging.making import body_text, message_facts
 
     came = 0
-    with _line(invocation, ca) as line:
+    with _line(invocation, ca) as line, _at(invocation, address):
         try:
             for message in line.receive(address, count=count, **asked):
                 if invocation.format == "table":
@@ -173,6 +189,7 @@ def receive(invocation: Invocation, /, address: str, ca: str | None, count: int 
 @click.option("--window", type=click.IntRange(1, 100_000), default=500, show_default=True, help="Unconfirmed of each.")
 @click.option("--prefetch", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Credit of each.")
 @click.option("--histogram/--no-histogram", default=True, help="How many took how long.")
+@create_option
 @tls_option
 @common_options
 @click.pass_obj
@@ -194,6 +211,8 @@ def perf(invocation: Invocation, /, ca: str | None, histogram: bool, **asked: An
         print_document(figures.document(), invocation.format)
     else:
         _print_figures(figures, histogram)
+    if figures.is_missing:
+        raise _nothing_at(invocation, asked["address"], figures.reason)
     if figures.refused or figures.reason:
         raise CliFailure(f"{counted(figures.refused, 'message was', 'messages were')} refused; {figures.reason}", NO)
 
@@ -255,6 +274,32 @@ def _line(invocation: Invocation, ca: str | None) -> Iterator[MessageLine]:
             yield line
         finally:
             line.close()
+
+
+@contextmanager
+def _at(invocation: Invocation, address: str) -> Iterator[None]:
+    """What is asked of an address at which there may be nothing."""
+    from qpid_ha_agent.messaging.exchange import NoSuchAddress
+
+    try:
+        yield
+    except NoSuchAddress as refusal:
+        raise _nothing_at(invocation, address, str(refusal)) from None
+
+
+def _nothing_at(invocation: Invocation, address: str, refusal: str) -> CliFailure:
+    """With what is called nearly so, as far as we may ask for names."""
+    names = [str(row.get("name")) for kind in ("queues", "exchanges") for row in _quietly(invocation, kind)]
+    near = get_close_matches(address, names, NEAREST) or get_close_matches(address.partition("/")[0], names, NEAREST)
+    meant = f"; nearest: {', '.join(map(cell, near))}" if near else ""
+    return CliFailure(f"{refusal}{meant}; --create has the broker make a queue where its auto-create is on", NO)
+
+
+def _quietly(invocation: Invocation, method: str) -> list[Any]:
+    try:
+        return replace(invocation, timeout_s=NAMES_TIMEOUT_S).rows(method)
+    except CliFailure:  # a broker that has no such method, or does not tell us
+        return []
 
 
 @contextmanager

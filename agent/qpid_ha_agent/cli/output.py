@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qpid_ha_agent.cli.invocation import completed
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -77,7 +79,7 @@ def value_text(value: object) -> str:
 def print_outcome(answer: object, text: str, format_name: str) -> None:
     """What came of a command: in a sentence for people, as the broker answered for programs."""
     if format_name == "table":
-        click.echo(cell(text))
+        click.echo(completed(cell(text)))
     else:
         print_document(answer, format_name)
 
@@ -100,7 +102,7 @@ def print_notes(answer: object) -> None:
     """What the broker has to say about what it did, on lines of their own."""
     notes = answer.get("notes") if isinstance(answer, Mapping) else None
     for note in notes if isinstance(notes, list) else []:
-        click.echo(cell(note))
+        click.echo(completed(cell(note)))
 
 
 def print_change(answer: Mapping[str, Any], text: str, format_name: str) -> None:
@@ -155,8 +157,13 @@ def cell(value: object) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
-def local_time(wall_ms: object) -> str:
-    """A time in ms since 1970 as a person on this machine reads it; of what is none, a dash."""
+def utc_time(wall_ms: object) -> str:
+    """A time in ms since 1970 as the logs of all machines have it, with its zone; of what is none, a dash."""
     if not isinstance(wall_ms, int | float) or wall_ms <= 0:
         return "-"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ms / 1000))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_ms / 1000))
+
+
+def utc_time_of_day(now_s: float) -> str:
+    """The same of now, in seconds since 1970, for who looks on."""
+    return time.strftime("%H:%M:%SZ", time.gmtime(now_s))

@@ -52,6 +52,7 @@ def pause(invocation: Invocation, length_s: float | None, end: str | None, reaso
     """
     from qpid_ha_broker.coordination.pause import Pause, encode_pause
 
+    invocation.config = str(config or "")
     if length_s is not None and end is not None:
         raise click.UsageError("--for and --until are two ways to say when it ends: give one of them")
     now = datetime.now(UTC)
@@ -77,6 +78,7 @@ def pause(invocation: Invocation, length_s: float | None, end: str | None, reaso
 @click.pass_obj
 def resume(invocation: Invocation, config: Path | None) -> None:
     """Let agents do their work again, after `qpid-ha pause`."""
+    invocation.config = str(config or "")
     before = _replace(invocation, config, "")
     if invocation.format != "table":
         print_document({"paused": None, "was": None if before is None else before.as_mapping()}, invocation.format)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import wraps
@@ -13,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 import click
 
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Command, Invocation
+from qpid_ha_agent.cli.output import utc_time_of_day
 from qpid_ha_agent.cli.parameters import duration
 
 INTERVAL_S: Final = 1.0
@@ -106,7 +106,7 @@ def keep_showing(invocation: Invocation, look: Callable[[], Frame], interval_s: 
         try:
             while True:
                 frame = look()
-                show(time.strftime("%H:%M:%S", time.localtime(invocation.clock.now_s())), frame)
+                show(utc_time_of_day(invocation.clock.now_s()), frame)
                 invocation.clock.pause(interval_s)
         finally:
             if isinstance(show, _Screen):

@@ -20,7 +20,7 @@ import click
 from qpid_ha_agent.cli.cluster import operator_text, pause_text
 from qpid_ha_agent.cli.coordinator import coordinator_failures
 from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, rows_of
-from qpid_ha_agent.cli.output import cell, print_outcome
+from qpid_ha_agent.cli.output import cell, print_outcome, utc_time_of_day
 from qpid_ha_agent.cli.parameters import duration
 from qpid_ha_agent.cli.pause_note import written_coordinator
 from qpid_ha_agent.cli.sets import why_not_whole
@@ -158,8 +158,8 @@ def _agents_coordinator(verb: str, nodes: tuple[str, ...]) -> CoordinatorSetting
             NO,
         )
     raise CliFailure(
-        f"ha.coordinator is none: no agent runs brokers here that could be asked. On {node}: systemctl restart qpidd; "
-        "docs/runbooks/rolling-upgrade.md#by-hand",
+        f"ha.coordinator is none: no agent runs brokers here that could be asked. On {node}: systemctl restart qpid-ha;"
+        " docs/runbooks/rolling-upgrade.md#by-hand",
         NO,
     )
 
@@ -268,7 +268,7 @@ class _Rolling:
         if self.plan.version:
             text += f"; {'all run' if not self.plan.wanted else 'they run'} {self.plan.version}"
         if self._facts.sets and done:
-            text += "; qpid-ha rebalance brings primaries of sets back to where they should be"
+            text += "; `qpid-ha rebalance` brings primaries of sets back to where they should be"
         print_outcome(
             {"restarted": done, "primary": primary, "version": self.plan.version}, text, self.invocation.format
         )
@@ -284,9 +284,9 @@ class _Rolling:
 
     def _how_to_go_on(self) -> str:
         if self.plan.version:
-            return f"To go on: qpid-ha upgrade {' '.join(self.plan.wanted) or '--all'}"
+            return f"To go on: `qpid-ha upgrade {' '.join(self.plan.wanted) or '--all'}`"
         left = [broker.name for broker in brokers_left(self._facts, self.plan)]
-        return f"To go on: qpid-ha restart {' '.join(left)}" if left else "Nobody else is left to restart"
+        return f"To go on: `qpid-ha restart {' '.join(left)}`" if left else "Nobody else is left to restart"
 
     # --- asking an agent
 
@@ -450,7 +450,7 @@ class _Rolling:
         """Progress, once; for programs it is not part of the answer."""
         if line != self._shown:
             self._shown = line
-            click.echo(cell(f"{time.strftime('%H:%M:%S')} {line}"), err=self.invocation.format != "table")
+            click.echo(cell(f"{utc_time_of_day(time.time())} {line}"), err=self.invocation.format != "table")
 
 
 def _leads_text(facts: ClusterFacts, node: str) -> str:

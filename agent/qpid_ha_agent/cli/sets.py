@@ -14,7 +14,16 @@ import click
 
 from qpid_ha_agent.cli.cluster import CHANGE_TIMEOUT_S, NAMED_SETS, operator_text
 from qpid_ha_agent.cli.command_groups import ListedGroup
-from qpid_ha_agent.cli.invocation import NO, UNREACHABLE, CliFailure, Invocation, common_options, facts_of, rows_of
+from qpid_ha_agent.cli.invocation import (
+    NO,
+    UNREACHABLE,
+    CliFailure,
+    Invocation,
+    common_options,
+    completed,
+    facts_of,
+    rows_of,
+)
 from qpid_ha_agent.cli.output import cell, print_document, print_facts, print_outcome, print_rows
 from qpid_ha_agent.cli.parameters import duration, policy
 from qpid_ha_agent.cli.questions import ask_first, yes_option
@@ -385,7 +394,7 @@ def _do(invocation: Invocation, method: str, **params: Any) -> None:
     if invocation.format != "table":
         print_document(answer, invocation.format)
     else:
-        click.echo(cell(answer.get("text", "done")))
+        click.echo(completed(cell(answer.get("text", "done"))))
 
 
 def _tell(invocation: Invocation, text: str) -> None:

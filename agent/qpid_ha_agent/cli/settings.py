@@ -14,7 +14,7 @@ import click
 
 from qpid_ha_agent.cli.command_groups import ListedGroup
 from qpid_ha_agent.cli.invocation import USAGE, CliFailure, Invocation, common_options, facts_of, rows_of
-from qpid_ha_agent.cli.output import local_time, print_document, print_facts, print_notes, print_rows, value_text
+from qpid_ha_agent.cli.output import print_document, print_facts, print_notes, print_rows, utc_time, value_text
 from qpid_ha_agent.cli.parameters import read_changes
 from qpid_ha_agent.control import METHOD_NOT_FOUND
 
@@ -124,7 +124,7 @@ def show_diff(invocation: Invocation) -> None:
 def show_history(invocation: Invocation) -> None:
     """The last changes of settings of the cluster: when, what, and who."""
     rows = rows_of(invocation.call("settings", action="history"))
-    rows = [{**row, "at": local_time(row.get("at_ms"))} for row in rows]
+    rows = [{**row, "at": utc_time(row.get("at_ms"))} for row in rows]
     print_rows(rows, ("at", "key", "value", "user"), invocation.format)
 
 

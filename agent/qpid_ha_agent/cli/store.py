@@ -143,7 +143,7 @@ def check(invocation: Invocation, directories: tuple[str, ...], set_name: str | 
         click.echo("ok")
     if any(row["what"] != Integrity.TORN for row in rows):
         damaged = " ".join(dict.fromkeys(str(row["store"]) for row in rows if row["what"] != Integrity.TORN))
-        raise CliFailure(f"a broker refuses this store. Once its cluster runs: qpid-ha store set-aside {damaged}", NO)
+        raise CliFailure(f"a broker refuses this store. Once its cluster runs: `qpid-ha store set-aside {damaged}`", NO)
 
 
 @store.command()
@@ -223,13 +223,12 @@ def recover(
     chosen, reason = _choose(stores, set_verdict, winner, position, force, invocation.format)
     others = [store for store in stores if store is not chosen] if erase_others else []
     _act(chosen, reason, others, dry_run)
+    from qpid_ha_agent.cli.store_tables import print_commands
     from qpid_ha_broker.store.advice import start_commands
     from qpid_ha_broker.store.best import Admin, Doubt
 
     is_objected = isinstance(set_verdict.verdict, Admin) and set_verdict.verdict.doubt is not Doubt.MISSING
-    click.echo("Then:")
-    for command in start_commands(stores, chosen, force=is_objected):
-        click.echo(f"  {command}")
+    print_commands("Then:", start_commands(stores, chosen, force=is_objected))
 
 
 def _judge(
@@ -294,7 +293,7 @@ def _recover_sets(
     if doubtful:
         from qpid_ha_agent.cli.store_sets import shortened
 
-        ask = f"qpid-ha store best {' '.join(sources)}"
+        ask = f"`qpid-ha store best {' '.join(sources)}`"
         names = shortened(doubtful, 60)
         text = f"{len(doubtful)} of {len(verdicts)} sets need a decision and stay as they are ({names}): {ask}"
         raise CliFailure(text, NO)

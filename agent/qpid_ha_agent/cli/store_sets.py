@@ -44,9 +44,10 @@ def print_verdicts(verdicts: Mapping[str, SetVerdict], sources: Sequence[str], f
     if doubtful:
         _print_groups("in doubt", {name: _doubt(verdict) for name, verdict in doubtful.items()})
         click.echo("")
-        click.echo(f"ADMIN: {len(doubtful)} of {len(verdicts)} sets need a decision. What is known, set by set:")
-        for name in _first_of_each(doubtful):
-            click.echo(f"  qpid-ha store best --set {quote(name)} {' '.join(map(quote, sources))}")
+        asked = " ".join(map(quote, sources))
+        commands = [f"qpid-ha store best --set {quote(name)} {asked}" for name in _first_of_each(doubtful)]
+        text = f"ADMIN: {len(doubtful)} of {len(verdicts)} sets need a decision. What is known, set by set:"
+        print_commands(text, commands)
     first = verdicts[DEFAULT_SET].verdict if DEFAULT_SET in verdicts else None
     if isinstance(first, Winner | Equal):
         if not doubtful:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from qpid_ha_agent.cli.output import print_document, print_rows
+from qpid_ha_agent.cli.invocation import completed_commands
+from qpid_ha_agent.cli.output import print_document, print_rows, utc_time
 from qpid_ha_broker.events.types import SetRecorded
 from qpid_ha_broker.store.best import Admin, Equal, Verdict, Winner
 from qpid_ha_broker.store.best_sets import Nothing, SetVerdict
@@ -19,7 +19,7 @@ BEST_COLUMNS = ("broker", "is", "generation", "lsn", "epoch", "in-sync", "state"
 
 def row_of(facts: StoreFacts) -> dict[str, Any]:
     """A line about a store."""
-    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts.modified_ms / 1000)) if facts.modified_ms else "-"
+    written = utc_time(facts.modified_ms)
     return {
         "store": facts.where, "set": set_of(facts), "broker": facts.broker or "-", "state": _state(facts),
         "generation": facts.generation,
@@ -72,7 +72,7 @@ def print_verdict(set_verdict: SetVerdict, stores: Sequence[StoreFacts], format_
 def print_commands(heading: str, commands: Sequence[str]) -> None:
     """To be copied."""
     click.echo(heading)
-    for command in commands:
+    for command in completed_commands(commands):
         click.echo(f"  {command}")
 
 
@@ -108,11 +108,23 @@ def _document(verdict: Verdict | Nothing) -> dict[str, Any]:
             return {"verdict": "nothing", "text": verdict.text, "reasons": reasons}
         case Winner():
             given = {"verdict": "winner", "store": facts_document(verdict.store), "safe": verdict.is_safe}
-            return {**given, "text": verdict.text, "reasons": reasons, "next": list(verdict.next_commands)}
+            return {
+                **given,
+                "text": verdict.text,
+                "reasons": reasons,
+                "next": completed_commands(verdict.next_commands),
+            }
         case Equal():
             given = {"verdict": "equal", "stores": [facts_document(store) for store in verdict.stores], "safe": True}
-            return {**given, "text": verdict.text, "reasons": reasons, "next": list(verdict.next_commands)}
+            return {
+                **given,
+                "text": verdict.text,
+                "reasons": reasons,
+                "next": completed_commands(verdict.next_commands),
+            }
         case Admin():
-            options = [{"text": option.text, "commands": list(option.commands)} for option in verdict.options]
+            options = [
+                {"text": option.text, "commands": completed_commands(option.commands)} for option in verdict.options
+            ]
             given = {"verdict": "admin", "doubt": str(verdict.doubt), "question": verdict.question}
             return {**given, "reasons": reasons, "options": options, "missing": list(verdict.missing)}

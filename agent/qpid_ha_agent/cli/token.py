@@ -22,7 +22,7 @@ from qpid_ha_agent.cli.invocation import (
     here_option,
     rows_of,
 )
-from qpid_ha_agent.cli.output import local_time, print_change, print_document, print_notes, print_rows
+from qpid_ha_agent.cli.output import print_change, print_document, print_notes, print_rows, utc_time
 from qpid_ha_config.errors import ConfigError
 from qpid_ha_config.tokens import TokenEntry, TokenRole, make_token, read_tokens
 
@@ -118,7 +118,7 @@ def list_tokens(invocation: Invocation, here: bool, path: Path | None) -> None:
     """Names and roles; nobody can tell the tokens."""
     answer = None if here or path else call_cluster(invocation, "tokens")
     if answer is not None:
-        rows = [{**row, "at": local_time(row.get("at_ms"))} for row in rows_of(answer)]
+        rows = [{**row, "at": utc_time(row.get("at_ms"))} for row in rows_of(answer)]
         print_rows(rows, ("name", "role", "at", "by"), invocation.format)
         return
     rows = [{"name": entry.name, "role": entry.role.value} for entry in _read(_file(path))]

@@ -26,7 +26,7 @@ from qpid_ha_agent.cli.invocation import (
     here_option,
     rows_of,
 )
-from qpid_ha_agent.cli.output import local_time, print_change, print_rows
+from qpid_ha_agent.cli.output import print_change, print_rows, utc_time
 from qpid_ha_config.settings import read_password_file
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -169,7 +169,7 @@ def list_users(invocation: Invocation, here: bool, path: Path | None) -> None:
     """Names: of the cluster with who changed each last, of a file with realms."""
     answer = None if here or path else call_cluster(invocation, "users")
     if answer is not None:
-        rows = [{**row, "at": local_time(row.get("at_ms"))} for row in rows_of(answer)]
+        rows = [{**row, "at": utc_time(row.get("at_ms"))} for row in rows_of(answer)]
         print_rows(rows, ("user", "at", "by"), invocation.format)
         return
     file = _file(path)

@@ -15,7 +15,13 @@ from typing import Any, Final
 
 from qpid_ha_agent.broker_address import AddressError, find_broker, is_http
 from qpid_ha_agent.control import ControlFailure
-from qpid_ha_agent.diagnosis.machine import LookedAt, look_at_machine, look_at_process, read_written
+from qpid_ha_agent.diagnosis.machine import (
+    LookedAt,
+    config_of_process,
+    look_at_machine,
+    look_at_process,
+    read_written,
+)
 from qpid_ha_agent.diagnosis.questions import (
     ClosableClient,
     ask_broker,
@@ -61,6 +67,8 @@ class Gathered:
     not_asked: dict[str, str] = field(default_factory=dict)
     is_here: bool = True
     """This machine's broker was meant, and not one elsewhere."""
+    started_with: str = ""
+    """The configuration of the broker of this machine that was asked, where the machine has none by itself."""
 
     @property
     def has_anything(self) -> bool:
@@ -111,6 +119,9 @@ class _Gathering:
         self._gathered.answers.insert(0, own)
         self._run(calls, FIRST_SHARE)
         self._follow_up(own, is_here)
+        pid = own.mapping("query").get("pid")
+        if is_here and path is None and isinstance(pid, int):
+            self._gathered.started_with = config_of_process(pid)
         self._gathered.not_asked |= looked.problems
         self._gathered.facts = self._facts(own)
         return self._gathered

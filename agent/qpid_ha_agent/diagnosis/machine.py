@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -183,11 +183,28 @@ def _is_agent_running(config: str) -> bool:
         words = process.info["cmdline"] or []
         if "run" not in words or not any(word.rpartition("/")[2] in _AGENTS for word in words):
             continue
-        at = next((number for number, word in enumerate(words[:-1]) if word == "--config"), None)
-        named = [words[at + 1]] if at is not None else [word[9:] for word in words if word.startswith("--config=")]
-        if not named or (Path(process.info["cwd"] or "/") / named[0]) == wanted:
+        named = _config_named(words)
+        if not named or (Path(process.info["cwd"] or "/") / named) == wanted:
             return True
     return False
+
+
+def config_of_process(pid: int) -> str:
+    """The configuration file that a process of this machine was started with; empty: none, or nobody may look."""
+    import psutil
+
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        named = _config_named(process.cmdline())
+        return str(Path(process.cwd()) / named) if named else ""
+    return ""
+
+
+def _config_named(words: Sequence[str]) -> str:
+    at = next((number for number, word in enumerate(words[:-1]) if word == "--config"), None)
+    if at is not None:
+        return words[at + 1]
+    return next((word.removeprefix("--config=") for word in words if word.startswith("--config=")), "")
 
 
 # --- the log

@@ -18,6 +18,7 @@ import proton.utils
 from qpid_ha_agent.control import Forbidden, TimedOut, Unreachable
 from qpid_ha_agent.login import Login
 from qpid_ha_agent.remote_control import open_connection
+from qpid_ha_broker.amqp.wire.conditions import NOT_FOUND
 from qpid_ha_config.addresses import Address
 
 WINDOW: Final = 500
@@ -26,6 +27,8 @@ PREFETCH: Final = 100
 LOOK_S: Final = 0.1
 """So often somebody looks whether there is another line to send."""
 HEARTBEAT_S: Final = 20.0
+NO_CREATE: Final = "qpid.no-create"
+"""A capability of a source or target: see docs/protocol.md, "From and to brokers outside"."""
 _OUTCOMES: Final = {
     proton.Delivery.ACCEPTED: "accepted",
     proton.Delivery.REJECTED: "rejected",
@@ -36,6 +39,19 @@ _OUTCOMES: Final = {
 
 class RefusedByBroker(Exception):
     """The broker does not want what was asked for: a link, or a message. The text is its reason."""
+
+
+class NoSuchAddress(RefusedByBroker):
+    """Nothing is at the address, and nothing was made."""
+
+
+class NoCreate(proton.reactor.LinkOption):
+    """A broker of ours makes no queue for the link where none is: the address may be a typing error."""
+
+    def apply(self, link: Any) -> None:
+        """Ask for it, as docs/protocol.md says; another broker ignores what it does not know."""
+        terminus = link.target if link.is_sender else link.source
+        terminus.capabilities.put_object(proton.symbol(NO_CREATE))
 
 
 class SendResult(NamedTuple):
@@ -67,10 +83,11 @@ class MessageLine:
             self._connection.close()
 
     def send(
-        self, address: str, messages: Iterable[Any], *, settled: bool = False, is_slow: bool = False
-    ) -> SendResult:
+        self, address: str, messages: Iterable[Any], *, settled: bool = False, is_slow: bool = False,
+        create: bool = False,
+    ) -> SendResult:  # fmt: skip
         """Send all of them, and wait for what becomes of each, but where they are sent `settled`. `is_slow`: it may
-        take long until the next one is there. Raises also what `messages` raises."""
+        take long until the next one is there. `create`: a queue may be made. Raises also what `messages` raises."""
         outcomes: Counter[str] = Counter()
         reasons: list[str] = []
         pending: deque[Any] = deque()
@@ -87,7 +104,8 @@ class MessageLine:
             return len(pending) < WINDOW
 
         with self._told(), suppress(KeyboardInterrupt):
-            options = proton.reactor.AtMostOnce() if settled else None
+            options: list[Any] = [] if create else [NoCreate()]
+            options += [proton.reactor.AtMostOnce()] if settled else []
             sender = self._connection.create_sender(address, options=options)
             link: Any = sender.link
             for message in _patiently(messages, self._breathe) if is_slow else messages:
@@ -113,10 +131,12 @@ class MessageLine:
         wait_s: float | None = None,
         browse: bool = False,
         selector: str | None = None,
+        create: bool = False,
     ) -> Iterator[Any]:
         """Messages as they come, each accepted when the next one is asked for: `count` of them, None: without an end;
-        and no more once none has come for `wait_s`."""
-        options: list[Any] = [proton.reactor.Copy()] if browse else []
+        and no more once none has come for `wait_s`. `create`: a queue may be made."""
+        options: list[Any] = [] if create else [NoCreate()]
+        options += [proton.reactor.Copy()] if browse else []
         if selector is not None:
             options.append(proton.reactor.Selector(selector))
         with self._told():
@@ -155,7 +175,7 @@ class MessageLine:
             raise TimedOut(f"no answer from {self._broker} within {self._timeout_s:g} s") from None
         except proton.utils.LinkDetached as detached:
             condition = detached.link.remote_condition
-            raise RefusedByBroker(text_of(condition) or "the broker has ended the link, and does not say why") from None
+            raise refusal_of(condition) from None
         except (proton.ProtonException, OSError) as error:
             text = str(error)
             if "unauthorized" in text or "uthentication failed" in text:
@@ -163,6 +183,12 @@ class MessageLine:
             turned_away = "; one that is not primary turns clients away: -b names the primary, see status --all"
             hint = turned_away if "framing-error" in text else ""
             raise Unreachable(f"the broker at {self._broker} cannot be reached, or was lost: {text}{hint}") from None
+
+
+def refusal_of(condition: Any) -> RefusedByBroker:
+    """What a link was ended with."""
+    text = text_of(condition) or "the broker has ended the link, and does not say why"
+    return NoSuchAddress(text) if condition is not None and condition.name == NOT_FOUND else RefusedByBroker(text)
 
 
 def text_of(condition: Any) -> str:

@@ -14,7 +14,7 @@ import proton
 import proton.handlers
 import proton.reactor
 
-from qpid_ha_agent.messaging.exchange import now_us, text_of
+from qpid_ha_agent.messaging.exchange import NoCreate, NoSuchAddress, now_us, refusal_of, text_of
 from qpid_ha_agent.messaging.latency import Latencies
 
 _SENTINEL: Final = 0xA5C3_96E1_5A3C_691E
@@ -41,6 +41,8 @@ class PerfPlan:
     durable: bool = False
     window: int = 500
     prefetch: int = 1000
+    create: bool = False
+    """A queue may be made where none is."""
 
 
 @dataclass
@@ -57,6 +59,8 @@ class PerfFigures:
     """Of this process."""
     reason: str = ""
     """Why a message was refused, or the measurement ended early; empty: nothing of that."""
+    is_missing: bool = False
+    """Nothing is at the address."""
     confirm: Latencies = field(default_factory=Latencies)
     transit: Latencies = field(default_factory=Latencies)
 
@@ -131,12 +135,15 @@ class Measurement(proton.Handler):
         self._began_s, self._processor_s = time.monotonic(), time.process_time()
         self._news_s = self._began_s
         plan = self.plan
+        options = None if plan.create else NoCreate()
         for number in range(plan.consumers):
-            link = container.create_receiver(connections[number], plan.address, name=f"perf-in-{number}")
+            link = container.create_receiver(
+                connections[number], plan.address, name=f"perf-in-{number}", options=options
+            )
             link.flow(plan.prefetch)
         for number in range(plan.producers):
             connection = connections[plan.consumers + number]
-            link = container.create_sender(connection, plan.address, name=f"perf-out-{number}")
+            link = container.create_sender(connection, plan.address, name=f"perf-out-{number}", options=options)
             self._producers[link.name] = _Producer(link)
         container.schedule(TICK_S, self)
 
@@ -252,6 +259,7 @@ class Measurement(proton.Handler):
     def _failed(self, condition: Any) -> None:
         if self._is_stopping:
             return
+        self.figures.is_missing = isinstance(refusal_of(condition), NoSuchAddress)
         self.figures.reason = self.figures.reason or text_of(condition) or "the connection was lost"
         self.stop()
 

@@ -443,7 +443,7 @@ class OcfAgent:
         """This one shall be recovered. Raises ClusterUnreachable, OSError."""
         with self._memory.changed() as memory:
             memory.is_failure_shown, failure = True, memory.failure
-        self._tell(lambda: self._cluster.explain_failure(f"{time.strftime('%H:%M:%S')} {failure}"))
+        self._tell(lambda: self._cluster.explain_failure(f"{time.strftime('%H:%M:%SZ', time.gmtime())} {failure}"))
         self._cluster.report_failure()
 
     def _forget_failure(self) -> None:

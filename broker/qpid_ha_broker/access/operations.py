@@ -437,7 +437,10 @@ def _times(on: ManagedObjects) -> Callable[..., object]:
 ROWS: Final[tuple[Operation, ...]] = (
     # --- this broker
     Operation(ControlForm("ping", ALL, _V, instead=Permission.REPLICATE), None, {}, _READS, _AT_ONCE),
-    Operation(ControlForm("status", ALL, _V, instead=Permission.REPLICATE), None, {"all": _FLAG}, _READS, _OUTCOME),
+    Operation(
+        ControlForm("status", ALL, _V, instead=Permission.REPLICATE), None, {"all": _FLAG, "agent": _FLAG}, _READS,
+        _OUTCOME,
+    ),
     Operation(ControlForm("query", ALL, _V, instead=Permission.REPLICATE), None, {"all": _FLAG}, _READS, _OUTCOME),
     Operation(ControlForm("get", ALL, _V), None, {"key": _TEXT}, _READS, _AT_ONCE),
     Operation(

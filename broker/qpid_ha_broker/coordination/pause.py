@@ -40,7 +40,7 @@ class Pause(NamedTuple):
     @property
     def text(self) -> str:
         """For people, on one line."""
-        until = "resumed (qpid-ha resume)" if self.until is None else self.until.strftime(FORMAT)
+        until = "resumed (`qpid-ha resume`)" if self.until is None else self.until.strftime(FORMAT)
         reason = f": {self.reason}" if self.reason else ""
         return f"paused by {self.by} since {self.since.strftime(FORMAT)} until {until}{reason}"
 

@@ -372,7 +372,11 @@ def record_of(store: StoreFacts, *, is_alone: bool = False) -> ClusterRecord:
 def promote_command(store: StoreFacts) -> str:
     """Have its broker lead."""
     host = host_of(store.where)[0]
-    return f"qpid-ha promote -b amqp://{host}:5672" if host else f"qpid-ha promote   # on {store.label}"
+    return (
+        f"qpid-ha promote -b amqp://{host}:5672"
+        if host
+        else f"qpid-ha promote -b {quote(store.label)}   # on {store.label}"
+    )
 
 
 def objections(wanted: ClusterRecord, facts: ActivationFacts) -> list[str]:

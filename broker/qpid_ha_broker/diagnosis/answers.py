@@ -28,6 +28,7 @@ from qpid_ha_broker.diagnosis.facts import (
     SetStanding,
     SilentBroker,
 )
+from qpid_ha_broker.ha.history import was_asked_for
 from qpid_ha_broker.ha.states import State
 from qpid_ha_config.scalars import parse_size_bytes
 
@@ -147,7 +148,9 @@ def _brokers(answers: Sequence[BrokerAnswers]) -> list[BrokerState]:
         address = next((str(row["address"]) for row in rows if row.get("address")), "")
         if not address and "://" in reply.where:
             address = reply.where
-        own = BrokerFigures.from_answer(reply.mapping("query"))._replace(clock_ahead_s=reply.clock_ahead_s)
+        data_dir = str(reply.mapping("get").get("data-dir") or "")
+        own = BrokerFigures.from_answer(reply.mapping("query"))
+        own = own._replace(clock_ahead_s=reply.clock_ahead_s, data_dir=data_dir)
         with suppress(ValueError):
             own = own._replace(memory_limit_bytes=parse_size_bytes(reply.mapping("get").get("memory-limit")))
         brokers[broker.name] = broker._replace(address=address, is_local=reply.is_local, figures=own)
@@ -176,15 +179,20 @@ def _with_leading(facts: DiagnosisFacts, leading: BrokerAnswers) -> DiagnosisFac
         queue = QueueState.from_row(row)
         first = before.get(queue.name)
         queues.append(queue._replace(grown=queue.messages - first if isinstance(first, int) else 0))
-    began = [row.get("started_at_ms") for row in leading.rows("history")]
+    failovers = [row for row in leading.rows("history") if not _was_asked_for(row)]
+    began = [row.get("started_at_ms") for row in failovers]
     return replace(
         facts,
         backups=tuple(map(BackupLag.from_row, leading.rows("backups"))),
         sets=tuple(map(SetStanding.from_row, leading.rows("sets"))),
         sets_problem=leading.refused.get("sets", ""),
         queues=tuple(queues),
-        promotions_ms=tuple(began_ms for began_ms in began if isinstance(began_ms, int)),
+        failovers_ms=tuple(began_ms for began_ms in began if isinstance(began_ms, int)),
     )
+
+
+def _was_asked_for(row: Mapping[str, Any]) -> bool:
+    return was_asked_for(str(row.get("cause") or ""), forced=row.get("forced") is True)
 
 
 def _with_the_missing_name(facts: DiagnosisFacts) -> DiagnosisFacts:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from shlex import quote
 from typing import Final
 
+from qpid_ha_broker.diagnosis.commands import COMMENT, ELSEWHERE, Reader, complete
 from qpid_ha_broker.diagnosis.facts import (
+    AGENT_SILENT_S,
     OUTSIDE,
     WITHHELD,
     BrokerState,
@@ -26,6 +28,7 @@ from qpid_ha_broker.ha.other_coordinators import SHOWN_CHARACTERS
 from qpid_ha_broker.ha.record_keeper import COORDINATOR
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.facts import set_of
+from qpid_ha_config.scalars import format_period
 
 LAG_S: Final = 5.0
 NEAR_LIMIT: Final = 0.9
@@ -42,6 +45,11 @@ MOST_NAMED: Final = 10
 """Of one kind; the others are one finding together."""
 
 ALL, BACKUPS = "qpid-ha status --all", "qpid-ha backups"
+UNIT: Final = "qpid-ha"
+"""Of systemd: the name that whichever of the two units is enabled has besides (docs/installing.md)."""
+START: Final = f"systemctl start {UNIT}"
+JOURNAL: Final = "journalctl -u qpidd -u qpid-ha-agent"
+"""The journal knows units by their first names alone."""
 
 
 def diagnose(facts: DiagnosisFacts) -> list[Finding]:
@@ -67,7 +75,7 @@ def _leading(facts: DiagnosisFacts) -> Iterator[Finding]:
         of_each = ", ".join(f"{broker.name} of the cluster {broker.cluster or '?'}" for broker in facts.primaries)
         text = f"{len(facts.primaries)} brokers are primary, and not of one cluster: {of_each}"
         asks = (f"{_ask(broker)} history" for broker in facts.primaries)
-        yield Finding("two-clusters", "", text, (*asks, "qpid-ha config get ha.coordinator   # on each"))
+        yield Finding("two-clusters", "", text, (*asks, *_ask_each(facts, "config get ha.coordinator")))
     elif len(facts.primaries) > 1:
         newest, *older = facts.primaries
         of_each = ", ".join(f"{broker.name} of generation {broker.generation}" for broker in facts.primaries)
@@ -113,8 +121,10 @@ def _refusals(facts: DiagnosisFacts) -> Iterator[Finding]:
 def _waiting_commits(facts: DiagnosisFacts) -> Iterator[Finding]:
     for broker in facts.brokers:
         if broker.uncommitted_why:
-            text = f"{broker.name} has committed nothing for {broker.uncommitted_s:.0f} s: {broker.uncommitted_why}"
-            yield Finding("commits-wait", broker.name, text, (BACKUPS, "qpid-ha coordinator check"))
+            text = f"{broker.name} has committed nothing for {format_period(broker.uncommitted_s)}"
+            yield Finding(
+                "commits-wait", broker.name, f"{text}: {broker.uncommitted_why}", (BACKUPS, "qpid-ha coordinator check")
+            )
 
 
 # --- whether they are configured alike
@@ -132,7 +142,9 @@ def _differences(facts: DiagnosisFacts) -> Iterator[Finding]:
             f"the broker at {login.address} is there, and does not let {login.name} in ({login.why}): are ha.username"
             " and its password the same on both?"
         )
-        commands = (f"qpid-ha config get ha.username   # on {login.name}, and at {_host(login.address)}",)
+        asked = facts.broker(login.name)
+        here = f"qpid-ha -b {quote(login.name)}" if asked is None else _ask(asked)
+        commands = (f"{here} config get ha.username", f"qpid-ha -b {login.address} config get ha.username")
         yield Finding("login-refused", login.name, text, commands)
     yield from _coordinators(facts)
     yield from _differing(facts, "addresses-differ", "ha.brokers-url", lambda broker: ",".join(broker.addresses))
@@ -151,7 +163,7 @@ def _coordinators(facts: DiagnosisFacts) -> Iterator[Finding]:
         )
         text = f"{len(users)} coordinators, each with a record of its own: {of_each}; {COORDINATOR.same_record}"
         commands = (
-            "qpid-ha config get ha.coordinator   # on each",
+            *_ask_each(facts, "config get ha.coordinator"),
             "qpid-ha coordinator show   # on each: its identity",
         )
         yield Finding("two-coordinators", "", text, commands)
@@ -169,7 +181,7 @@ def _differing(
     values = {broker.name: value for broker in facts.brokers if (value := value_of(broker))}
     if len(set(values.values())) > 1:
         text = f"{setting} is not the same on all brokers: " + "; ".join(f"{name}: {values[name]}" for name in values)
-        yield Finding(key, "", text, (f"qpid-ha config get {setting}   # on each",))
+        yield Finding(key, "", text, tuple(_ask_each(facts, f"config get {setting}")))
 
 
 # --- who follows
@@ -193,7 +205,7 @@ def _backups(facts: DiagnosisFacts) -> Iterator[Finding]:
             yield Finding("backup-expected", backup.name, text, (BACKUPS,))
         elif backup.seconds > LAG_S:
             lag = f"{counted(backup.messages, 'message')}, {_size(backup.bytes)}"
-            text = f"{backup.name} is {backup.seconds:.1f} s behind ({lag})"
+            text = f"{backup.name} is {format_period(backup.seconds)} behind ({lag})"
             yield Finding("backup-lags", backup.name, text, (BACKUPS,))
     lags = {backup.name: backup.messages for backup in facts.backups}
     for broker in facts.brokers:
@@ -241,15 +253,13 @@ def _start_here(machine: MachineState) -> tuple[str, ...]:
     match machine.supervisor:
         case Supervisor.PACEMAKER:
             return ("crm_mon -1A",)
-        case Supervisor.AGENT:
-            return ("systemctl start qpid-ha-agent", "journalctl -u qpid-ha-agent -n 50")
-        case Supervisor.SYSTEMD:
-            return ("systemctl start qpidd", "journalctl -u qpidd -n 50")
+        case Supervisor.AGENT | Supervisor.SYSTEMD:
+            return (START, f"{JOURNAL} -n 50")
 
 
 def _start_elsewhere(silent: SilentBroker) -> str:
     where = silent.name or silent.address.rpartition("/")[2]
-    return f"systemctl status qpidd qpid-ha-agent   # on {where}"
+    return f"systemctl status {UNIT}   # on {where}"
 
 
 # --- what agents and the coordinator do
@@ -268,10 +278,18 @@ def _coordination(facts: DiagnosisFacts) -> Iterator[Finding]:
         yield Finding("coordinator-moved", coordinator.url, text, ("qpid-ha coordinator show",))
     if machine.supervisor is Supervisor.AGENT and not machine.has_agent:
         text = f"no qpid-ha-agent runs here, though ha.coordinator is {coordinator.url}"
-        yield Finding("agent-not-running", machine.name, text, ("systemctl start qpid-ha-agent",))
-    recent = [at_ms for at_ms in facts.promotions_ms if 0 <= facts.now_s - at_ms / 1000 <= WITHIN_S]
+        yield Finding("agent-not-running", machine.name, text, (START,))
+    for broker in facts.brokers:
+        is_gone = broker.is_local and machine.supervisor is Supervisor.AGENT and not machine.has_agent
+        if broker.agent_silent_s > AGENT_SILENT_S and not is_gone:
+            where = "" if broker.is_local else f"{COMMENT}{ELSEWHERE}{broker.name}"
+            silence = format_period(broker.agent_silent_s)
+            text = f"the agent of {broker.name} has not asked it for its status for {silence}"
+            looks = ("ps -o pid,stat,wchan:30,args -C qpid-ha-agent", f"systemctl status {UNIT}", f"{JOURNAL} -n 50")
+            yield Finding("agent-silent", broker.name, text, tuple(f"{look}{where}" for look in looks))
+    recent = [at_ms for at_ms in facts.failovers_ms if 0 <= facts.now_s - at_ms / 1000 <= WITHIN_S]
     if len(recent) > OFTEN:
-        yield Finding("fails-over-often", "", f"{len(recent)} primaries within the last hour", ("qpid-ha history",))
+        yield Finding("fails-over-often", "", f"{len(recent)} failovers within the last hour", ("qpid-ha history",))
 
 
 # --- resource sets
@@ -324,23 +342,25 @@ def _group(broker: BrokerState, trouble: GroupTrouble) -> Iterator[Finding]:
         missing = f"; {', '.join(trouble.missing)} not there" if trouble.missing else ""
         record = f"; its record cannot be changed: {trouble.record_problem}" if trouble.record_problem else ""
         text = (
-            f"{broker.name} has handed out and confirmed nothing of the group {trouble.set} for {trouble.for_s:.0f} s"
+            f"{broker.name} has handed out and confirmed nothing of the group {trouble.set} for"
+            f" {format_period(trouble.for_s)}"
         )
-        starts = (f"systemctl start qpid-ha   # on {name}" for name in trouble.missing)
+        starts = (f"{START}   # on {name}" for name in trouble.missing)
         yield Finding("group-withheld", about, f"{text}: {trouble.reason}{missing}{record}", (*starts, show, ALL))
     elif trouble.role == OUTSIDE and trouble.for_s > OUTSIDE_S:
-        text = f"{broker.name} has been outside of the group {trouble.set} for {trouble.for_s:.0f} s: {trouble.reason}"
-        look = (f"journalctl -u qpid-ha   # on {broker.name}", "corosync-quorumtool -s   # on each")
+        text = f"{broker.name} has been outside of the group {trouble.set} for"
+        text += f" {format_period(trouble.for_s)}: {trouble.reason}"
+        look = (f"{JOURNAL} -n 50   # on {broker.name}", "corosync-quorumtool -s   # on each")
         yield Finding("group-member-outside", about, text, (show, *look, f"qpid-ha history {quote(trouble.set)}"))
     for stuck in trouble.stuck:
         owner = stuck.owner or "nobody"
         text = (
-            f"{broker.name} has waited for the queue {stuck.queue} of the group {trouble.set} for {stuck.for_s:.0f} s,"
-            f" which {owner} has"
+            f"{broker.name} has waited for the queue {stuck.queue} of the group {trouble.set} for"
+            f" {format_period(stuck.for_s)}, which {owner} has"
         )
         asks = (
             f"qpid-ha queue show {quote(stuck.queue)}",
-            f"systemctl restart qpid-ha   # on {owner}: the others go on",
+            f"systemctl restart {UNIT}   # on {owner}: the others go on",
         )
         yield Finding("group-queue-stuck", stuck.queue, text, asks if stuck.owner else asks[:1])
 
@@ -371,7 +391,7 @@ def _show(standing: SetStanding) -> str:
 
 def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
     for broker in facts.brokers:
-        figures = broker.figures
+        figures, there = broker.figures, "" if broker.is_local else f"{COMMENT}{ELSEWHERE}{broker.name}"
         store = "full" if broker.store_problem else figures.store
         if store in ("full", "failed"):
             commands = {
@@ -383,44 +403,42 @@ def _figures(facts: DiagnosisFacts) -> Iterator[Finding]:
             yield Finding("store-cannot-write", broker.name, text, commands)
         if figures.unreadable:
             text = f"{broker.name} cannot read {counted(figures.unreadable, 'message')} from its disk"
-            where = facts.machine.data_dir if broker.is_local else ""
-            command = f"qpid-ha store check {quote(where) if where else f'/var/lib/qpid-ha   # on {broker.name}'}"
-            yield Finding("messages-unreadable", broker.name, text, (command,))
+            where = figures.data_dir or (facts.machine.data_dir if broker.is_local else "") or "/var/lib/qpid-ha"
+            yield Finding("messages-unreadable", broker.name, text, (f"qpid-ha store check {quote(where)}{there}",))
         if figures.memory_limit_bytes and figures.memory_bytes > NEAR_LIMIT * figures.memory_limit_bytes:
             held, limit = _size(figures.memory_bytes), _size(figures.memory_limit_bytes)
             text = f"{broker.name} holds {held} of messages, and memory-limit is {limit}"
             yield Finding("memory-near-limit", broker.name, text, ("qpid-ha queue list",))
         for key, why in figures.left_out:
             text = f"{key} of the cluster is not in force on {broker.name}, which has what its own file says: {why}"
-            commands = f"qpid-ha config diff   # on {broker.name}", f"qpid-ha config unset {quote(key)}"
+            commands = f"{_ask(broker)} config diff", f"qpid-ha config unset {quote(key)}"
             yield Finding("setting-not-in-force", broker.name, text, commands)
         outside = [address for address in figures.listening if not _is_loopback(address)]
         if figures.acl_rules == "none" and outside:
             text = f"{broker.name} listens at {outside[0]} and has no acl"
-            commands = (f"systemctl restart qpidd   # on {broker.name}, with acl in its file: docs/security.md",)
+            commands = (f"systemctl restart {UNIT}   # on {broker.name}, with acl in its file: docs/security.md",)
             yield Finding("acl-missing", broker.name, text, commands)
         if figures.everybody_administers:
             text = f"whoever reaches {broker.name} may administer it, by {figures.everybody_administers}"
-            there = "" if broker.is_local else f"   # on {broker.name}"
-            yield Finding("everybody-administers", broker.name, text, (f"qpid-ha acl reload{there}",))
+            yield Finding("everybody-administers", broker.name, text, (f"{_ask(broker)} acl reload",))
         if abs(figures.clock_ahead_s) > CLOCK_S:
             side = "ahead of" if figures.clock_ahead_s > 0 else "behind"
-            text = f"the clock of {broker.name} is {abs(figures.clock_ahead_s):.1f} s {side} this machine's"
+            text = f"the clock of {broker.name} is {format_period(abs(figures.clock_ahead_s))} {side} this machine's"
             yield Finding("clock-differs", broker.name, text, (f"timedatectl   # here, and on {broker.name}",))
         if abs(ahead_s := figures.message_clock_ahead_s) > CLOCK_S:
             side = "ahead of" if ahead_s > 0 else "behind"
-            text = f"messages expire by a clock that is {abs(ahead_s):.1f} s {side} the time of day of {broker.name}"
-            commands = (f"timedatectl   # on {broker.name}", "qpid-ha query")
+            off = f"{format_period(abs(ahead_s))} {side}"
+            text = f"messages expire by a clock that is {off} the time of day of {broker.name}"
+            commands = (f"timedatectl   # on {broker.name}", f"{_ask(broker)} query")
             yield Finding("message-clock-differs", broker.name, text, commands)
-        there = "" if broker.is_local else f"   # on {broker.name}"
         if figures.audit_lost:
             lines = counted(figures.audit_lost, "line is", "lines are")
             text = f"{lines} missing in the audit log of {broker.name}: its log says why"
-            commands = (f"journalctl -u qpidd --grep audit{there}", f"{_ask(broker)} query")
+            commands = (f"{JOURNAL} --grep audit{there}", f"{_ask(broker)} query")
             yield Finding("audit-lines-lost", broker.name, text, commands)
         if figures.discarded:
             text = f"{broker.name} has discarded {counted(figures.discarded, 'message')} since it was started"
-            yield Finding("messages-discarded", broker.name, text, (f"qpid-ha store discarded list{there}",))
+            yield Finding("messages-discarded", broker.name, text, (f"{_discarded(figures.data_dir)}{there}",))
     versions = sorted({broker.figures.version for broker in facts.brokers if broker.figures.version})
     if len(versions) > 1:
         text = ", ".join(
@@ -475,7 +493,10 @@ def _machine(facts: DiagnosisFacts) -> Iterator[Finding]:
 
 def _named(finding: Finding, name: str) -> Finding:
     """For who reads it elsewhere."""
-    commands = (f"{command.partition('   #')[0]}   # on {name}" for command in finding.commands)
+    commands = (
+        f"{complete(command.partition(COMMENT)[0], Reader(name))}{COMMENT}{ELSEWHERE}{name}"
+        for command in finding.commands
+    )
     return finding._replace(text=f"{name}: {finding.text}", commands=tuple(commands))
 
 
@@ -496,24 +517,19 @@ def _of_machine(facts: DiagnosisFacts) -> Iterator[Finding]:
     running = facts.broker(machine.name)
     if machine.discarded_files and (running is None or not running.figures.discarded):
         text = f"{counted(machine.discarded_files, 'file')} with discarded messages in {machine.data_dir}/discarded"
-        yield Finding("messages-discarded", machine.name, text, ("qpid-ha store discarded list",))
+        yield Finding("messages-discarded", machine.name, text, (_discarded(machine.data_dir),))
 
 
 def _certificate(certificate: CertificateEnd, now_s: float) -> Iterator[Finding]:
     path, left_s = certificate.path, certificate.ends_s - now_s
     commands = (f"openssl x509 -noout -subject -dates -in {quote(path)}", "qpid-ha tls reload   # once it is renewed")
     if now_s < certificate.begins_s:
-        text = f"{path} is not valid before {_days(certificate.begins_s - now_s)} from now: is the clock right?"
+        text = f"{path} is not valid before {format_period(certificate.begins_s - now_s)} from now: is the clock right?"
         yield Finding("certificate-expired", path, text, commands)
     elif left_s <= 0:
-        yield Finding("certificate-expired", path, f"{path} expired {_days(-left_s)} ago", commands)
+        yield Finding("certificate-expired", path, f"{path} expired {format_period(-left_s)} ago", commands)
     elif left_s < EXPIRES_SOON_S:
-        yield Finding("certificate-expires", path, f"{path} expires in {_days(left_s)}", commands)
-
-
-def _days(seconds: float) -> str:
-    hours = int(seconds // 3600)
-    return f"{hours} hours" if hours < 48 else f"{hours // 24} days"
+        yield Finding("certificate-expires", path, f"{path} expires in {format_period(left_s)}", commands)
 
 
 def _disk(machine: MachineState) -> Iterator[Finding]:
@@ -536,6 +552,15 @@ def _size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:.1f} TiB"
+
+
+def _discarded(data_dir: str) -> str:
+    """Goes by the files, whichever broker of a machine is asked for by others."""
+    return f"qpid-ha store discarded list{f' --data-dir {quote(data_dir)}' if data_dir else ''}"
+
+
+def _ask_each(facts: DiagnosisFacts, command: str) -> Iterator[str]:
+    return (f"{_ask(broker)} {command}" for broker in facts.brokers)
 
 
 def _ask(broker: BrokerState) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qpid_ha_broker.coordination.pause import Pause
 from qpid_ha_broker.diagnosis.activation import Assessment
@@ -20,7 +20,7 @@ from qpid_ha_broker.store.facts import StoreFacts
 
 
 class BrokerFigures(NamedTuple):
-    """What a broker tells to `query`; the last two are known of one that answered here itself."""
+    """What a broker tells to `query`; the last three are known of one that answered here itself."""
 
     version: str = ""
     store: str = ""
@@ -43,6 +43,8 @@ class BrokerFigures(NamedTuple):
     """0: not told."""
     message_clock_ahead_s: float = 0.0
     """By which messages of `default` expire, of that broker's time of day."""
+    data_dir: str = ""
+    """On its machine; empty: not told, or it has none."""
     clock_ahead_s: float = 0.0
     """Of the clock of this machine, less what the way there and back may account for; negative: behind."""
 
@@ -66,6 +68,8 @@ class BrokerFigures(NamedTuple):
         )
 
 
+AGENT_SILENT_S: Final = 5.0
+"""An agent asks its broker twice a second, and gives an answer less time than this."""
 WITHHELD, OUTSIDE = "withheld", "outside"
 """Of the broker's `GroupRole`, as `status` has it."""
 
@@ -146,6 +150,8 @@ class BrokerState(NamedTuple):
     uncommitted_why: str = ""
     store_problem: str = ""
     """Why its store takes nothing, as on a full disk; empty: it does, or did not tell."""
+    agent_silent_s: float = 0.0
+    """Since its agent asked it last for its status; 0: it has none, as far as it knows, or did not tell."""
     is_local: bool = False
     """It is the one of this machine."""
     figures: BrokerFigures = BrokerFigures()
@@ -178,6 +184,7 @@ class BrokerState(NamedTuple):
             uncommitted_s=_seconds(row, "uncommitted_s"),
             uncommitted_why=_text(row, "uncommitted_why"),
             store_problem=_text(row, "store_problem"),
+            agent_silent_s=_seconds(row, "agent_silent_s"),
         )
 
     @property
@@ -385,8 +392,8 @@ class DiagnosisFacts:
     draining: tuple[str, ...] = ()
     """Brokers."""
     queues: tuple[QueueState, ...] = ()
-    promotions_ms: tuple[int, ...] = ()
-    """When each generation began, since the epoch."""
+    failovers_ms: tuple[int, ...] = ()
+    """When each generation began that nobody asked for, since the epoch."""
     pause: Pause | None = None
     coordinator: CoordinatorState = field(default_factory=CoordinatorState)
     assessment: Assessment | None = None

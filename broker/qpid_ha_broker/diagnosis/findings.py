@@ -234,9 +234,16 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "the configuration has a coordinator for agents, and no agent runs on this machine",
             "the broker of this machine is neither promoted nor started again when it must",
         ),
+        "agent-silent": FindingKind(
+            _W,
+            "the agent of a broker has not asked it for its status for more than five seconds: it was stopped by a"
+            " signal, hangs, or has died",
+            "if that broker leads and dies, nobody starts it again, and others wait until the agent's lock runs out",
+            "QpidHaAgentSilent",
+        ),
         "fails-over-often": FindingKind(
             _W,
-            "there were more than three new primaries within an hour",
+            "there were more than three failovers within an hour; what an operator or a switchover did, is none",
             "clients reconnect each time; something is wrong with a machine or the network",
             "QpidHaFailsOverOften",
         ),
@@ -375,6 +382,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "coordinators-differ": "runbooks/two-primaries.md",
         "addresses-differ": "runbooks/two-primaries.md",
         "agent-not-running": "runbooks/broker-is-away.md",
+        "agent-silent": "runbooks/broker-is-away.md",
         "fails-over-often": "runbooks/failover.md",
         "memory-near-limit": "runbooks/publishers-hang.md",
         "disk-nearly-full": "runbooks/full-disk.md",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.frames import Answer, Frame, GenerationEntry, Question, StoreOrigin
+from qpid_ha_broker.ha.history import PROMOTED_BY
 from qpid_ha_broker.ha.link_ends import LinkEnd
 from qpid_ha_broker.ha.states import LEADING, Phase, State
 from qpid_ha_broker.model.logs import log as model_log
@@ -118,7 +119,7 @@ class PromoteAsked(NamedTuple):
 
     request: int
     force: bool = False
-    cause: str = "promoted by an operator"
+    cause: str = f"{PROMOTED_BY}an operator"
     failover: bool = False
     """Only because there is no primary: one that answers, or is about to take over from one, is left alone."""
     predecessor: str = ""

@@ -11,11 +11,20 @@ Source: KIP-101 (leader epochs); seed 000, LM1 and LM2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from qpid_ha_broker.ha.frames import GenerationEntry, LogPosition
 
 History = Sequence[GenerationEntry]
+PROMOTED_BY: Final = "promoted by "
+SWITCHOVER_FROM: Final = "switchover from "
+"""How the cause of a generation begins that somebody asked for, or that a primary has handed over to."""
+
+
+def was_asked_for(cause: str, *, forced: bool) -> bool:
+    """Whether a generation began because an operator wanted it, or as a planned move; False: as a failover, or nobody
+    has told why it began."""
+    return forced or cause.startswith((PROMOTED_BY, SWITCHOVER_FROM))
 
 
 def began_apart(mine: Sequence[int], theirs: Sequence[int]) -> int | None:

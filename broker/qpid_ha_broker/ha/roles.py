@@ -23,7 +23,7 @@ from qpid_ha_broker.ha import frames as fr
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.context import MemberContext
 from qpid_ha_broker.ha.epoch_recorder import Deposed, EpochRecorder
-from qpid_ha_broker.ha.history import problem
+from qpid_ha_broker.ha.history import SWITCHOVER_FROM, problem
 from qpid_ha_broker.ha.in_sync import InSyncChange
 from qpid_ha_broker.ha.link_ends import STOPPING, LinkEnd
 from qpid_ha_broker.ha.primary import Primary
@@ -771,7 +771,7 @@ class Following(Standby):
     def take_over(self, link: int, frame: fr.TakeOver) -> None:
         """The primary wants this broker to lead."""
         if link == self._parts.channel.link:
-            self._parts.role.handle(fx.PromoteAsked(0, False, f"switchover from {self.view().primary}"))
+            self._parts.role.handle(fx.PromoteAsked(0, False, f"{SWITCHOVER_FROM}{self.view().primary}"))
 
     def shut_down(self, link: int, frame: fr.Shutdown) -> None:
         """The primary shuts the whole cluster down: mark the store if it holds the same."""

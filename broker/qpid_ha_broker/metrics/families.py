@@ -48,6 +48,7 @@ BROKER: Final = _table(
     Family("qpid_ha_build_info", _G, "Always 1; the label says which version runs.", ("version",)),
     Family("qpid_ha_state", _G, "1 for the state that the broker is in for the set default.", ("state",)),
     Family("qpid_ha_paused", _G, "1 while an operator has all agents pause."),
+    Family("qpid_ha_agent_silent_seconds", _G, "Since the agent asked this broker last; only where one ever did."),
     Family("qpid_ha_connections", _G, "Connections of clients and of other brokers."),
     Family("qpid_ha_unopened_connections", _G, "Connections on which no AMQP open has come yet."),
     Family("qpid_ha_sessions", _G, "Sessions of clients, with those that wait for theirs."),

@@ -20,6 +20,7 @@ import uvloop
 from qpid_ha_broker import __version__
 from qpid_ha_broker.access.audit import AuditChannel, AuditedAct, AuditResult, Caller
 from qpid_ha_broker.amqp.wire.batches import use_kernel
+from qpid_ha_broker.diagnosis.commands import Reader
 from qpid_ha_broker.server.broker import Broker, BrokerFailed
 from qpid_ha_broker.server.control.access_rules import Reread
 from qpid_ha_broker.server.control.control import ControlError
@@ -30,6 +31,7 @@ from qpid_ha_broker.server.runtime.kernel_choice import choose_kernel, describe
 from qpid_ha_broker.server.runtime.logs import configure_logging
 from qpid_ha_broker.server.runtime.tls import listener_context
 from qpid_ha_broker.store.errors import StoreError
+from qpid_ha_config.defaults import CONFIG_FILE, find_file
 from qpid_ha_config.errors import SettingsError
 from qpid_ha_config.loading import certificate_problems, load_access, load_each, load_settings
 from qpid_ha_config.settings import BrokerSettings
@@ -81,7 +83,9 @@ def main(
                 _check(each)
             click.echo(f"qpidd: {describe(choose_kernel(loaded[0].kernel))}")
         else:
-            run(load_settings(config, given, os.environ), partial(load_access, config, given, os.environ))
+            own = load_settings(config, given, os.environ)
+            reader = reader_of_log(own.name, own.workers.number, find_file(config, os.environ))
+            run(own, partial(load_access, config, given, os.environ), reader)
     except (SettingsError, OSError, ControlError, BrokerFailed, StoreError) as error:
         click.echo(f"qpidd: {error}", err=True)
         sys.exit(1)
@@ -139,12 +143,23 @@ def _check_writable(key: str, path: Path, *, is_directory: bool) -> None:
         raise SettingsError(key, f"cannot write {there}: give it to the user that the broker runs as")
 
 
-def run(settings: BrokerSettings, reread_access: Reread | None = None) -> None:
-    """Run a broker until it is told to stop. `reread_access`: see `Broker`.
+def reader_of_log(name: str, worker: int, config: Path | None) -> Reader:
+    """What has to be said with a command that this broker's log suggests: nothing, if it goes by the machine's own file
+    and is the only one that does. `worker`: its number; 0: it is none."""
+    if config is None:
+        return Reader()
+    is_of_machine = config.absolute() == CONFIG_FILE
+    if is_of_machine and worker == 0:
+        return Reader()
+    return Reader(name, config="" if is_of_machine else str(config.absolute()))
+
+
+def run(settings: BrokerSettings, reread_access: Reread | None = None, reader: Reader | None = None) -> None:
+    """Run a broker until it is told to stop. `reread_access`: see `Broker`; `reader`: of its log.
 
     Raises SettingsError, StoreError or OSError when it cannot start, BrokerFailed when it had to end by itself.
     """
-    configure_logging(settings.log_level, settings.log_file)
+    configure_logging(settings.log_level, settings.log_file, reader)
     for problem in look_before_start(settings, time.time()):
         log.error("the broker starts without this working: %s", problem)
     kernel = choose_kernel(settings.kernel)

@@ -47,7 +47,8 @@ def start_commands(stores: Sequence[StoreFacts], chosen: StoreFacts, *, force: b
         forced = f"qpid-ha set promote {name} {quote(chosen.label)} --force   # once `default` has a primary"
         return (*starts, forced) if force else tuple(starts)
     promote = "qpid-ha promote --force" if force else "qpid-ha promote"
-    return (*starts, f"{promote} -b amqp://{host}:5672" if host else f"{promote}   # on {chosen.label}")
+    here = f"{promote} -b {quote(chosen.label)}   # on {chosen.label}"
+    return (*starts, f"{promote} -b amqp://{host}:5672" if host else here)
 
 
 def refused_advice(directory: str, *, is_alone: bool) -> str:

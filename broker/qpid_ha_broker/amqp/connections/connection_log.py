@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from qpid_ha_broker.access.rules import Subject
 from qpid_ha_broker.amqp.connections.container import Container
+from qpid_ha_broker.amqp.connections.nodes import Target
 
 NOTES_LIMIT = 100
 """Lines that one connection may cause in the log."""
@@ -38,3 +40,9 @@ class ConnectionLog:
             self.write(level, text)
         elif self._noted == NOTES_LIMIT + 1:
             self.write("warning", "there is more like this; it is not logged for this connection")
+
+    def note_made(self, target: Target, subject: Subject) -> None:
+        """Whether a queue was made because `subject` has named it: it may be a typing error."""
+        if target.is_new:
+            user = f" for {subject.user}" if subject.user else ""
+            self.note("info", f"names queue {target.node.name}, which was not there: it is made{user} (auto-create)")

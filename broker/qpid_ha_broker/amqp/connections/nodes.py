@@ -63,6 +63,8 @@ class Target:
     """The set of the node."""
     node: Queue | Exchange
     key: str | None = None
+    is_new: bool = False
+    """The queue was not there, and has been made for whoever asked."""
 
     @property
     def address(self) -> str:
@@ -382,7 +384,8 @@ class Nodes:
         default = self._host.default
         if meaning.kind is NodeKind.TOPIC:
             return Target(default, self._catalog.exchanges[TOPICS], name)
-        return Target(default, self._create(name, subject, terminus, {} if rule is None else rule.arguments))
+        queue = self._create(name, subject, terminus, {} if rule is None else rule.arguments)
+        return Target(default, queue, is_new=True)
 
     def _create(self, name: str, subject: Subject, terminus: Terminus | None, by_rule: Mapping[str, Scalar]) -> Queue:
         self._access.check(subject, Permission.CREATE, name)

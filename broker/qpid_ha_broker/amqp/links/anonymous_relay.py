@@ -189,9 +189,11 @@ class AnonymousRelay(IncomingLink):
         if container.default.read_only and not container.directory.has_many_sets:
             return DEFAULT_SET
         try:
-            name = container.nodes.find_meant(meaning, self._sent_by.subject, terminus).hosted.name
+            target = container.nodes.find_meant(meaning, self._sent_by.subject, terminus)
         except ServedElsewhere as elsewhere:
             return elsewhere.set_name
+        self.connection.log.note_made(target, self._sent_by.subject)
+        name = target.hosted.name
         return name if name in self._publishers or self.connection.relay.is_relayed(name) else None
 
     def _publisher(self, set_name: str) -> SetPublisher:

@@ -382,6 +382,7 @@ def _publisher(
         )
     elif terminus.address:
         target = nodes.find_to_publish(terminus.address, subject_of(connection, relay), terminus)
+        connection.log.note_made(target, subject_of(connection, relay))
         _check_one_way(connection, target.hosted, terminus.address)
     node, key = (None, None) if target is None else (target.node, target.key)
     answer_terminus(link.target, link.remote_target, terminus, node, key or "", durable=False, is_target=True)
@@ -544,6 +545,7 @@ def _consumer_of_node(
         wanted = terminus._replace(capabilities=terminus.capabilities | {"topic"})  # on a queue it would say nothing
     in_replica = relay is None and connection.relay.relays is None
     target = nodes.find(address, subject_of(connection, relay), wanted, in_replica=in_replica)
+    connection.log.note_made(target, subject_of(connection, relay))
     if isinstance(target.node, Queue):
         _check_one_way(connection, target.hosted, address)
         return _consumer_of_queue(connection, link, target.hosted, target.node, terminus, filters, relay)

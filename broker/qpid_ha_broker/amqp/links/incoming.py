@@ -596,6 +596,7 @@ class IncomingLink(ReceivingLink):
                 raise
             belongs_to = elsewhere.set_name
         else:
+            self.connection.log.note_made(target, self._sent_by.subject)
             belongs_to = target.hosted.name
             if relay is None or belongs_to == name:
                 return target

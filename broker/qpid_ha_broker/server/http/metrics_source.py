@@ -171,6 +171,9 @@ class MetricsSource:
             number = facts.get(own)
             if isinstance(number, int):
                 samples[f"qpid_ha_{name}_total"] = {(): number}
+        silent_s = broker.membership.agent_polls.silent_s()
+        if silent_s is not None:
+            samples["qpid_ha_agent_silent_seconds"] = {(): silent_s}
         return {
             **samples,
             "qpid_ha_build_info": {(__version__,): 1},

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from qpid_ha_broker.amqp.connections.container import LogNotice
+from qpid_ha_broker.diagnosis.commands import Reader, complete_text
 from qpid_ha_config.errors import SettingsError
 
 NOTES_AT_ONCE = 300
@@ -38,19 +39,22 @@ class LineFormatter(logging.Formatter):
     """UTC time, level, the last part of the logger's name, the message.
 
     A traceback follows (indented, so that its lines are no events) for a bug, that is for `logger.exception`,
-    and for every exception that a record carries when `tracebacks` is on.
+    and for every exception that a record carries when `tracebacks` is on. Commands in a message are complete for
+    `reader`.
     """
 
-    def __init__(self, tracebacks: bool) -> None:
+    def __init__(self, tracebacks: bool, reader: Reader) -> None:
         super().__init__()
         self._tracebacks = tracebacks
+        self.reader = reader
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line, plus its traceback if it may have one."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         name = record.name.rpartition(".")[2]
         level = record.levelname.lower()
-        line = f"{seconds}.{int(record.msecs):03d}Z {level} {name} {printable(record.getMessage())}"
+        message = complete_text(record.getMessage(), self.reader)
+        line = f"{seconds}.{int(record.msecs):03d}Z {level} {name} {printable(message)}"
         if record.exc_info and (self._tracebacks or record.levelno >= logging.ERROR):
             trace = self.formatException(record.exc_info)
             line += "".join(f"\n    {printable(part)}" for part in trace.splitlines())
@@ -133,10 +137,11 @@ class LogFile(_SaysWhatIsMissing, logging.handlers.WatchedFileHandler):
                 stream.close()
 
 
-def configure_logging(level: str, file: Path | None = None) -> None:
+def configure_logging(level: str, file: Path | None = None, reader: Reader | None = None) -> None:
     """Log from `level` on to `file`, or to stderr; again when either changes. Raises SettingsError.
 
-    The file may be moved away (logrotate): the next line starts a new one.
+    The file may be moved away (logrotate): the next line starts a new one. `reader`: what who reads the log has to say
+    to come to this broker; None: as before.
     """
     handler: logging.Handler
     if file is None:
@@ -146,8 +151,11 @@ def configure_logging(level: str, file: Path | None = None) -> None:
             handler = LogFile(file, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise SettingsError("log-file", f"cannot write {file}: {error.strerror}") from None
-    handler.setFormatter(LineFormatter(tracebacks=level == "debug"))
     root = logging.getLogger()
+    if reader is None:
+        before = (previous.formatter for previous in root.handlers)
+        reader = next((each.reader for each in before if isinstance(each, LineFormatter)), Reader())
+    handler.setFormatter(LineFormatter(level == "debug", reader))
     for previous in list(root.handlers):
         root.removeHandler(previous)
         previous.close()

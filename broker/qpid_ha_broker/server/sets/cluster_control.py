@@ -15,6 +15,7 @@ from qpid_ha_broker.access.operations import ALL, OPERATIONS, ParameterKind
 from qpid_ha_broker.amqp.wire.conditions import UNAUTHORIZED_ACCESS
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Answer, Topic
+from qpid_ha_broker.ha.history import PROMOTED_BY
 from qpid_ha_broker.ha.known_in_sync import InSyncWord, KnownInSync, known_in_sync
 from qpid_ha_broker.ha.roles import STANDALONE_REFUSAL
 from qpid_ha_broker.ha.states import LEADING, State
@@ -88,11 +89,14 @@ class ClusterControl:
     # --- looking
 
     async def status(self, params: Params) -> object:
-        """This broker, or with `all` a list with a row for each broker of the cluster."""
-        if not read_flags("status", params)["all"]:
-            return self._membership.summary()
+        """This broker, or with `all` a list with a row for each broker of the cluster. `agent`: its agent asks."""
+        flags = read_flags("status", params)
+        if flags["agent"]:
+            self._membership.agent_polls.asked()
+        if not flags["all"]:
+            return self._summary()
         answers, unreachable = await self._ask_all(Topic.STATUS)
-        own = {**self._membership.summary(), "address": self._membership.member.settings.own_address or None}
+        own = {**self._summary(), "address": self._membership.member.settings.own_address or None}
         rows = [own, *[{**_status_row(answer), "address": address} for address, answer in answers]]
         known = await self._known_in_sync([answer for _, answer in answers])
         for row in [*rows, *unreachable]:
@@ -110,6 +114,11 @@ class ClusterControl:
         if not any(broker.state in LEADING for broker in brokers):
             record = await self._membership.records.read_within(member.settings.ask_limit_s)
         return known_in_sync(brokers, record, has_coordinator=member.settings.has_coordinator)
+
+    def _summary(self) -> dict[str, object]:
+        silent_s = self._membership.agent_polls.silent_s()
+        of_agent = {} if silent_s is None else {"agent_silent_s": round(silent_s, 1)}
+        return {**self._membership.summary(), **of_agent}
 
     async def query(self, params: Params) -> object:
         """Facts and figures of this broker, or with `all` of each broker of the cluster."""
@@ -173,7 +182,7 @@ class ClusterControl:
         force, failover = flags["force"], flags["failover"]
         if force and failover:
             raise ControlError(INVALID_PARAMS, "force overrides what failover demands: give one of them")
-        cause = _sentence(params, "cause", "promoted by an operator")
+        cause = _sentence(params, "cause", f"{PROMOTED_BY}an operator")
         if self._membership.member.settings.has_coordinator:
             await self._membership.records.looked()
         return await self._request(lambda number: fx.PromoteAsked(number, force, cause, failover))

@@ -28,6 +28,7 @@ from qpid_ha_broker.server.runtime.background_tasks import BackgroundTasks
 from qpid_ha_broker.server.runtime.engines import PeerEngines
 from qpid_ha_broker.server.runtime.member_settings import member_settings
 from qpid_ha_broker.server.runtime.pause_watch import PauseWatch
+from qpid_ha_broker.server.sets.agent_polls import AgentPolls
 from qpid_ha_broker.server.sets.hosted_member import HostedMember, SetMemberHost
 from qpid_ha_broker.server.sets.set_member import SetMember, Surroundings, new_instance
 from qpid_ha_broker.server.stores.broker_store import BrokerStore, check_dirty
@@ -64,6 +65,7 @@ class Membership:
         self._broker = broker
         self.process = ProcessTime()
         self.events = ClusterEvents()
+        self.agent_polls = AgentPolls()
         self._dialler = Dialler(settings.name, PeerEngines(broker.current, broker.notices.fault))
         self.default = SetMember(
             self,
