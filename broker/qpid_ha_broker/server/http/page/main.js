@@ -8,6 +8,7 @@ import { DefinitionsView } from "./definitions.js";
 import { announce, el, setText, show, time } from "./dom.js";
 import { ExchangesView, ExchangeView } from "./exchanges.js";
 import { HistoryView } from "./history.js";
+import { RulesView } from "./rules.js";
 import { RemoteNodesView, SessionsView } from "./sessions.js";
 import { SettingsView } from "./settings.js";
 import { stateKind } from "./problems.js";
@@ -134,7 +135,7 @@ function showState(state) {
 const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView(), queues: () => new QueuesView(), history: () => new HistoryView(),
   connections: () => new ConnectionsView(),
   sessions: () => new SessionsView(), "remote-nodes": () => new RemoteNodesView(), settings: () => new SettingsView(), users: () => new UsersView(),
-  definitions: () => new DefinitionsView(),
+  rules: () => new RulesView(), definitions: () => new DefinitionsView(),
   exchanges: () => new ExchangesView(), exchange: (name) => new ExchangeView(name),
   queue: (name, address) => new QueueView(name, address) };
 
