@@ -810,6 +810,15 @@ def test_resource_sets_are_shown_with_their_primaries_and_what_was_done_about_th
     page.wait("[...document.querySelectorAll('table')][1].querySelector('tbody tr').innerText.includes('ok')")
     page.wait(NOTHING_ELSE)
     page.screenshot(SHOTS / "sets.png")
+    page.click("a[href='#/set/audit']")
+    page.wait("document.querySelector('section[aria-labelledby=waits-title]')?.innerText.includes('Nothing.')")
+    leader = primary.ask("sets", action="show", name="audit")["primary"]
+    page.wait(
+        f"{ROWS}.length === 3 && {ROWS}.some((row) => row.startsWith({json.dumps(leader)}) && row.includes('leads it'))"
+    )
+    assert page.evaluate("document.querySelector('nav a[aria-current]').textContent") == "Cluster"
+    site.go("set/none")
+    page.wait_text("there is no set none")
     site.go("history")
     page.wait_text("What the controller did about resource sets")
     page.wait("[...document.querySelectorAll('.timeline')][1].innerText.includes('audit')")

@@ -10,6 +10,7 @@ import { ExchangesView, ExchangeView } from "./exchanges.js";
 import { HistoryView } from "./history.js";
 import { RulesView } from "./rules.js";
 import { RemoteNodesView, SessionsView } from "./sessions.js";
+import { SetView } from "./set.js";
 import { SettingsView } from "./settings.js";
 import { stateKind } from "./problems.js";
 import { QueueView } from "./queue.js";
@@ -137,9 +138,10 @@ const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView()
   sessions: () => new SessionsView(), "remote-nodes": () => new RemoteNodesView(), settings: () => new SettingsView(), users: () => new UsersView(),
   rules: () => new RulesView(), definitions: () => new DefinitionsView(),
   exchanges: () => new ExchangesView(), exchange: (name) => new ExchangeView(name),
+  set: (name) => new SetView(name),
   queue: (name, address) => new QueueView(name, address) };
 
-const PARTS = { queue: "queues", exchange: "exchanges" }; // of which view one of them is
+const PARTS = { set: "cluster", queue: "queues", exchange: "exchanges" }; // of which view one of them is
 
 function place() {
   const [, name = "cluster", ...rest] = location.hash.split("/", 4);
