@@ -3,7 +3,7 @@
 import { argumentsField, argumentsText, changedArguments, readArguments } from "./arguments.js";
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
-import { AT_REST } from "./connections.js";
+import { AT_REST, clientLinks, linkRows } from "./connections.js";
 import { Chart, spanChoice } from "./chart.js";
 import { lineOf } from "./charts.js";
 import { bytes, count, el, plural, rate, seconds, setText, show, Table } from "./dom.js";
@@ -43,8 +43,8 @@ export class QueueView {
     this.buttons = [this.publish, this.move, this.change, this.bind, this.purge, this.delete];
     this.arguments = el("p");
     this.consumers = new Table("Consumers", [
-      { title: "Client", long: true, value: (link) => `${link.user ?? "nobody"} at ${link.address}` },
-      { title: "Broker", value: (link) => link.broker },
+      { title: "Client", long: true, value: (link) => link.relayed_for || `${link.user ?? "nobody"} at ${link.address}` },
+      { title: "Broker", value: (link) => (link.relayed_to ? `${link.broker}, relayed to ${link.relayed_to}` : link.broker) },
       { title: "Container", long: true, value: (link) => link.container ?? "" },
       { title: "Credit", number: true, value: (link) => count(link.credit) },
       { title: "Unsettled", number: true, value: (link) => count(link.unsettled) },
@@ -110,9 +110,8 @@ export class QueueView {
 
   async #askConsumers() {
     const { connections, silent } = await broker.call("connections", { all: true });
-    const links = connections.flatMap((row) => row.links
-      .filter((link) => link.node === this.name && link.direction === "to client")
-      .map((link, number) => ({ user: row.user, address: row.address, container: row.container, broker: row.broker, ...link, key: `${row.broker}/${row.id}/${number}` })));
+    const rows = linkRows(connections).filter((row) => row.link.node === this.name && row.link.direction === "to client");
+    const links = clientLinks(rows).map((row) => ({ ...row, ...row.link, key: `${row.broker}/${row.id}/${row.number}` }));
     const missing = silent.length ? `; ${plural(silent.length, "broker")} did not answer` : "";
     setText(this.consumersSaid, `${plural(links.length, "link")} of consumers${missing}`);
     show(this.consumers.element, links.length > 0);
