@@ -112,15 +112,15 @@ class AccessRules:
         layers, key = self._holder.layers, "acl.rules"
         own, problem = layers.own.access, layers.problems.get(key, "")
         has_shared = key in layers.shared
-        found = []
+        shown = []
         if has_shared:
-            found.append(_layer_facts("cluster", key, shown_text(layers.shared[key]), None, problem))
+            shown.append(_layer_facts("cluster", key, shown_text(layers.shared[key]), None, problem))
         if own.file is not None:
-            found.append(_layer_facts("file", str(own.file), None, self._list, ""))
+            shown.append(_layer_facts("file", str(own.file), None, self._list, ""))
         elif own.rules is not None:
-            found.append(_layer_facts("file", key, own.rules, None, ""))
+            shown.append(_layer_facts("file", key, own.rules, None, ""))
         is_cluster = has_shared and not problem
-        return [{**layer, "in_force": (layer["layer"] == "cluster") is is_cluster} for layer in found]
+        return [{**layer, "in_force": (layer["layer"] == "cluster") is is_cluster} for layer in shown]
 
     def check(self, params: dict[str, object]) -> object:
         """Which rule decides for `user` (empty or `anonymous`: nobody), `action`, `node`, and a client from elsewhere

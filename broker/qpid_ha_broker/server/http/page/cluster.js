@@ -263,7 +263,7 @@ function onlyNotFound(error) {
 /** One row for each broker: the primary first, then who follows it, then the others. */
 function rowsOf(status, brokers, backups, facts, ownLag) {
   const rows = brokers.map((row) => {
-    const figures = facts.find((one) => one.name && one.name === row.name) ?? {};
+    const figures = (row.state !== "unreachable" && facts.find((one) => one.name && one.name === row.name)) || {}; // of before, else
     const backup = backups.find((one) => one.name === row.name && one.state !== "expected");
     const isOwn = row.name === status.name;
     const follows = row.state === "primary" ? "" : isOwn ? status.primary : backup ? status.name : row.state === "unreachable" ? "" : figures.primary;
