@@ -262,10 +262,8 @@ def test_an_administrator_sees_which_rule_decides_and_changes_the_rules_of_the_c
     page.click("#rule-ask")
     page.wait_text("olga may not purge orders.7: acl.rules, entry 2: deny olga purge orders.*")
     page.wait(f"{deciding}?.includes('deny')")
-    asked = {"user": "olga", "action": "purge", "node": "orders.7"}
-    assert page.evaluate("document.querySelector('#rule-answer').textContent").endswith(
-        primary.ask("check-acl", **asked)["reason"]
-    )
+    decision = primary.ask("check-acl", user="olga", action="purge", node="orders.7")
+    assert page.evaluate("document.querySelector('#rule-answer').textContent").endswith(decision["reason"])
     for scheme in ("light", "dark"):
         for width in (400, 1280):
             page.resize(width, 860, scheme)
