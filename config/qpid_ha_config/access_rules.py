@@ -39,7 +39,8 @@ from qpid_ha_config.scalars import parse_count, parse_size_bytes
 REGEX: Final = "regex:"
 MOST_BYTES: Final = 1024 * 1024
 MOST_RULES: Final = 10_000
-_VERBS: Final = ("allow", "allow-log", "deny", "group", "limit")
+_OF_NODES: Final = ("allow", "allow-log", "deny")
+_VERBS: Final = (*_OF_NODES, "group", "limit")
 _KEYWORDS: Final = {who.value: who for who in Who}
 _ALL: Final = "all"
 UNLIMITED: Final = "unlimited"
@@ -50,11 +51,33 @@ Line = tuple[str, str]
 """Where it stands, and its text."""
 
 
+class AccessLine(NamedTuple):
+    """A line that says something, of whatever kind."""
+
+    number: int
+    """From 1; comments and empty lines count, too."""
+    place: str
+    text: str
+    """As it was written."""
+    words: tuple[str, ...]
+    """Of it, without quotes and comments; one at least."""
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Whom it is about, what it says, and of which nodes (empty: of all, or of none)."""
+        kind, whom, *rest = (*self.words, "", "")
+        if kind in _OF_NODES:
+            return {"kind": kind, "whom": whom, "what": rest[0], "node": rest[1]}
+        return {"kind": kind, "whom": whom, "what": " ".join(rest).rstrip(), "node": ""}
+
+
 class AccessList(NamedTuple):
     """What a list says, each in its order."""
 
     rules: tuple[AccessRule, ...]
     limits: tuple[LimitRule, ...]
+    lines: tuple[AccessLine, ...]
+    """All of them, as people read them."""
 
 
 def parse_lines(lines: Iterable[Line]) -> AccessList:
@@ -62,7 +85,8 @@ def parse_lines(lines: Iterable[Line]) -> AccessList:
     groups: dict[str, frozenset[str]] = {}
     rules: list[AccessRule] = []
     limits: list[LimitRule] = []
-    for place, text in lines:
+    read: list[AccessLine] = []
+    for number, (place, text) in enumerate(lines, 1):
         try:
             words = _split(text)
             if not words:
@@ -73,11 +97,12 @@ def parse_lines(lines: Iterable[Line]) -> AccessList:
                 limits.append(_read_limit(words, groups, place, text.strip()))
             else:
                 rules.append(_read_rule(words, groups, place, text.strip()))
+            read.append(AccessLine(number, place, text.strip(), tuple(words)))
             if len(rules) + len(limits) > MOST_RULES:
                 raise ValueError(f"there are more than {MOST_RULES} rules; use groups and patterns")
         except ValueError as error:
             raise ConfigError(place, "", str(error)) from None
-    return AccessList(tuple(rules), tuple(limits))
+    return AccessList(tuple(rules), tuple(limits), tuple(read))
 
 
 def parse_entries(entries: Iterable[str]) -> AccessList:

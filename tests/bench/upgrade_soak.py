@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -34,6 +34,7 @@ from bench.crossing_trouble import CrossingTrouble
 from bench.soak_report import pauses_of
 from qpid_ha_agent.control import ControlFailure
 from qpid_ha_demo.cluster import ClusterFailed, LocalBroker, LocalCluster, Process
+from qpid_ha_demo.ledger import Ledger
 from qpid_ha_demo.stage import Stage
 
 _PACKAGES: Final = ("agent", "broker", "client", "config", "kernel")
@@ -162,13 +163,14 @@ class UpgradeSoak(CrossingSoak):
 
     def _other_findings(self, traffic: CrossingTraffic) -> list[Finding]:
         found = []
-        for restart in self._restarts:
-            pauses = [
-                pause
-                for producer in traffic.producers
-                for pause in pauses_of(producer.name, producer.ledger, restart.from_s, restart.to_s)
-            ]
-            longest_s, who = max(((pause.for_s, pause.set) for pause in pauses), default=(0.0, "nobody"))
+        ends_s = [*(restart.from_s for restart in self._restarts[1:]), self._ended_s]
+        for restart, until_s in zip(self._restarts, ends_s, strict=True):
+            longest_s, who = longest_pause(
+                {producer.name: producer.ledger for producer in traffic.producers},
+                restart.from_s,
+                until_s,
+                self._ended_s,
+            )
             self._stage.step(f"{restart.what}: {who} had nothing confirmed for {longest_s:.2f} s")
             if longest_s > _SWITCHOVER_S:
                 found.append(Finding(who, f"nothing was confirmed for {longest_s:.1f} s as {restart.what}"))
@@ -180,6 +182,13 @@ class UpgradeSoak(CrossingSoak):
                 text = f"{kept} of {len(within)} came again with what was said, though all brokers can read that"
                 found.append(Finding("annotations", text))
         return found
+
+
+def longest_pause(ledgers: Mapping[str, Ledger], from_s: float, until_s: float, ended_s: float) -> tuple[float, str]:
+    """Of those without a confirmation that begin in a step, and whose: a step may be over long before its pause is."""
+    pauses = [pause for name, ledger in ledgers.items() for pause in pauses_of(name, ledger, from_s, ended_s)]
+    begun = [(pause.for_s, pause.set) for pause in pauses if pause.from_s < until_s - from_s]
+    return max(begun, default=(0.0, "nobody"))
 
 
 def _root(broker: LocalBroker) -> Path | None:

@@ -116,6 +116,9 @@ def test_who_may_administer_does_so_through_amqp_and_brokers_only_ask(broker: Ru
 
 
 def test_an_operator_asks_which_rule_decides(broker: RunningBroker, directory: Path) -> None:
+    shown = qpid_ha(broker, "acl", "list").stdout
+    assert "group operators olga" in shown
+    assert "allow all publish,create inbox" in shown
     done = qpid_ha(broker, "acl", "check", "alice", "publish", "alice.in")
     line = f"{directory}/rules:4: allow authenticated publish,consume,create ${{user}}.*"
     assert (done.exit_code, done.stdout) == (0, f"allowed: {line}\n")

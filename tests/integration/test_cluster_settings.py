@@ -107,6 +107,14 @@ async def test_rules_of_access_are_in_force_at_all_and_a_broker_with_a_file_of_t
         await eventually(lambda: all(broker.container.access.rules for broker in cluster.brokers.values()))
         for name in ("a", "b"):
             assert not (await cluster.ask(name, "check-acl", **asked))["allowed"]
+            (layer,) = await cluster.ask(name, "list-acl")
+            assert (layer["layer"], layer["in_force"], layer["entries"], layer["problem"]) == (
+                "cluster",
+                True,
+                rules,
+                "",
+            )
+            assert [line["text"] for line in layer["lines"]] == rules
         with pytest.raises(RequestRefused, match="alow"):
             await cluster.ask("a", "settings", action="set", key="acl.rules", value=["alow alice consume orders"])
         await cluster.stop("b")
@@ -122,6 +130,43 @@ async def test_rules_of_access_are_in_force_at_all_and_a_broker_with_a_file_of_t
         await cluster.reach("b", State.READY)
         with pytest.raises(RequestRefused, match=r"b cannot put it in force.*acl\.file has rules, too"):
             await cluster.ask("a", "settings", action="set", key="acl.rules", value=rules)
+
+
+@in_event_loop
+async def test_the_rules_of_a_file_are_shown_under_those_of_the_cluster_and_which_of_both_decide(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "acl"
+    file.write_text("# who may\nallow alice consume\n")
+    file.chmod(0o600)
+    asked = {"user": "alice", "action": "consume", "node": "orders"}
+
+    async def shown(name: str) -> list[tuple[str, bool, list[str]]]:
+        layers = await cluster.ask(name, "list-acl")
+        decides = (await cluster.ask(name, "check-acl", **asked))["reason"]
+        for layer in layers:
+            assert (layer["in_force"]) == (decides in [f"{line['place']}: {line['text']}" for line in layer["lines"]])
+        return [(each["layer"], each["in_force"], [line["text"] for line in each["lines"]]) for each in layers]
+
+    async with InProcessCluster(tmp_path, "a", "b", "c") as cluster:
+        await cluster.stop("b")
+        await cluster.start("b", acl__rules="allow alice browse,consume")
+        await cluster.form_with_controller("a")
+        assert await cluster.ask("a", "list-acl") == []
+        own = ("file", True, ["allow alice browse,consume"])
+        assert await shown("b") == [own]
+        await cluster.stop("c")
+        await cluster.ask("a", "settings", action="set", key="acl.rules", value=["", "deny alice consume"])
+        shared = ("cluster", True, ["deny alice consume"])
+        await eventually(lambda: "acl.rules" in cluster.brokers["b"].layers.shared)
+        assert await shown("b") == [shared, ("file", False, own[2])]
+        await cluster.start("c", acl__file=str(file))
+        await eventually(lambda: "acl.rules" in cluster.brokers["c"].layers.problems)
+        assert await shown("c") == [("cluster", False, shared[2]), ("file", True, ["allow alice consume"])]
+        assert "acl.file has rules" in (await cluster.ask("c", "list-acl"))[0]["problem"]
+        await cluster.ask("a", "settings", action="unset", key="acl.rules")
+        await eventually(lambda: "acl.rules" not in cluster.brokers["b"].layers.shared)
+        assert await shown("b") == [own]
 
 
 @in_event_loop

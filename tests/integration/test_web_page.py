@@ -8,8 +8,6 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from proton import Message, ProtonException
@@ -18,18 +16,15 @@ from accessibility import accessibility_problems
 from blocking_client import BlockingClient
 from chromium import Chromium
 from http_port import write_tokens
+from page_site import ADMIN, NO_SCROLLING, OPERATOR, SHOTS, VIEWER, Site
 from qpid_ha_broker.access.scram import UserLogin
-from qpid_ha_config.tokens import TokenRole, token_digest
-from qpid_ha_demo.cluster import LocalBroker
+from qpid_ha_config.tokens import token_digest
 from running_cluster import RunningCluster
 
 pytestmark = pytest.mark.direct_only("the page is about the broker that serves it")
 
-SHOTS = Path(os.environ.get("QPID_HA_SCREENSHOTS", Path(__file__).resolve().parents[2] / "build" / "screenshots"))
-"""Where what the page looked like is kept."""
 HTML_NAME = "<img src=x onerror=alert(1)>"
 HTML_EXCHANGE = "<img src=x onerror=alert(3)>"
-VIEWER, OPERATOR = TokenRole.VIEWER, TokenRole.OPERATOR
 EVERY_COLOUR = """<div id="colours">
     <p class="banner" role="alert">a banner</p> <p class="problem" role="alert">a problem</p>
     <ul class="wrongs"><li class="wrong"><p>bad</p><p class="quiet">help</p></li>
@@ -76,52 +71,6 @@ NOTHING_ELSE = (
     " [...document.querySelectorAll('ul.wrongs li')].every((one) => one.innerText.includes('(fails-over-often)'))"
 )
 """Nothing is found but that the tests have one broker after the other lead."""
-NO_SCROLLING = "document.documentElement.scrollWidth <= window.innerWidth"
-
-
-class Site(NamedTuple):
-    """What the tests share."""
-
-    cluster: RunningCluster
-    tokens: dict[TokenRole, str]
-    page: Chromium
-
-    def url(self, broker: LocalBroker) -> str:
-        """Where its page is: what it said last."""
-        self.cluster.wait_until(lambda: "monitoring are answered on" in broker.log(), "the HTTP port is open")
-        found: list[str] = re.findall(r"monitoring are answered on (\S+)", broker.log())
-        return f"{found[-1].rstrip(',')}/"
-
-    def log_in(self, broker: LocalBroker, role: TokenRole, rows: int = 3) -> None:
-        """As somebody who uses the keyboard alone, on a page that was never seen before; `rows`: brokers, and sets."""
-        page = self.page
-        page.open(self.url(broker))
-        if page.evaluate("sessionStorage.length"):
-            page.evaluate("sessionStorage.clear()")
-            page.open(self.url(broker))
-        page.wait("document.activeElement.id === 'token'")
-        page.type(self.tokens[role])
-        page.press("Enter")
-        page.wait_text(f"{role} ({role})")
-        page.wait(f"document.querySelectorAll('main table tbody tr').length === {rows}")
-
-    def have_a_set(self) -> None:
-        """`audit`, at all brokers."""
-        primary = self.cluster.the_primary()
-        if not primary.ask("sets", action="list")["answer"]:
-            primary.ask("sets", action="create", name="audit", replicas=[each.name for each in self.cluster.brokers])
-
-    def close_done(self, text: str) -> None:
-        """What was confirmed is done, and the dialog that says so is closed."""
-        page = self.page
-        page.wait("document.querySelector('dialog h2').textContent === 'Done'")
-        assert text in page.evaluate("document.querySelector('dialog p').textContent")
-        page.press("Enter")
-        page.wait("!document.querySelector('dialog').open")
-
-    def go(self, view: str) -> None:
-        """By the address, as a bookmark does."""
-        self.page.evaluate(f"location.hash = {json.dumps('#/' + view)}")
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +163,7 @@ def test_an_administrator_adds_a_user_and_a_token_that_are_let_in_and_removes_th
     site.go("users")
     page.wait_text("0 users and 0 tokens of the cluster")
     assert page.evaluate("document.querySelector('#add-user').disabled")
-    site.log_in(primary, TokenRole.ADMIN)
+    site.log_in(primary, ADMIN)
     site.go("users")
     page.wait("!document.querySelector('#add-user')?.disabled")
     page.click("#add-user")
@@ -255,6 +204,85 @@ def test_an_administrator_adds_a_user_and_a_token_that_are_let_in_and_removes_th
         site.close_done(f"The {name} was removed")
         page.wait_text(f"{left} of the cluster")
     assert password not in "".join(broker.log() for broker in site.cluster.brokers)
+
+
+def test_an_administrator_sees_which_rule_decides_and_changes_the_rules_of_the_cluster(site: Site) -> None:
+    page, primary = site.page, site.cluster.the_primary()
+    kept = "allow all all,replicate,monitor,administer"
+    site.log_in(primary, VIEWER)
+    site.go("rules")
+    page.wait_text("list-acl takes operator")
+    site.log_in(primary, OPERATOR)
+    site.go("rules")
+    page.wait_text("takes the role admin")
+    assert page.evaluate(
+        "document.querySelector('#edit-rules').disabled && document.querySelector('#rule-ask').disabled"
+    )
+    site.log_in(primary, ADMIN)
+    site.go("rules")
+    page.wait_text("There are no rules at")
+    page.click("#edit-rules")
+    typed = f"# who may\n{kept}\nallow olga publsh orders.*"
+    page.type(typed)
+    page.click("dialog button[type=submit]")
+    page.wait("document.querySelector('dialog .problem').textContent.includes('entry 3')")
+    problem = "document.querySelector('dialog label:has(textarea) + .problem')"
+    assert "did you mean publish?" in page.evaluate(f"{problem}.textContent"), "beside the field"
+    assert page.evaluate("document.activeElement.value") == typed
+    assert page.evaluate(f"document.activeElement.getAttribute('aria-describedby') === {problem}.id")
+    page.screenshot(SHOTS / "rules-refused.png")
+    assert accessibility_problems(page) == []
+    page.evaluate("document.activeElement.value = document.activeElement.value.replace('publsh', 'publish')")
+    page.click("dialog button[type=submit]")
+    site.close_done("3 lines of rules are kept by the cluster")
+    page.wait_text("2 lines of the cluster")
+    page.click("#rule-user")
+    page.type("olga")
+    page.press("Tab")
+    page.evaluate("document.querySelector('#rule-action').value = 'purge'")
+    page.press("Tab")
+    page.type("orders.7")
+    page.press("Enter")
+    page.wait_text(f"olga may purge orders.7: acl.rules, entry 2: {kept}")
+    deciding = (
+        "[...document.querySelectorAll('td')].find((one) => one.textContent === 'this one')?.parentElement.innerText"
+    )
+    page.wait(f"{deciding}?.includes('administer')")
+    page.click("#append-rule")
+    page.type("deny olga purge orders.*")
+    page.press("Enter")
+    site.close_done("4 lines of rules")
+    page.click("button[aria-label='Change line 4: deny olga purge orders.*']")
+    page.evaluate("document.querySelector('dialog [name=place]').value = ''")
+    page.click("dialog button[type=submit]")
+    page.wait("document.querySelector('dialog [name=place]').getAttribute('aria-invalid') === 'true'")
+    page.evaluate("document.querySelector('dialog [name=place]').value = '2'")
+    page.click("dialog button[type=submit]")
+    site.close_done("4 lines of rules")
+    page.click("#rule-ask")
+    page.wait_text("olga may not purge orders.7: acl.rules, entry 2: deny olga purge orders.*")
+    page.wait(f"{deciding}?.includes('deny')")
+    decision = primary.ask("check-acl", user="olga", action="purge", node="orders.7")
+    assert page.evaluate("document.querySelector('#rule-answer').textContent").endswith(decision["reason"])
+    for scheme in ("light", "dark"):
+        for width in (400, 1280):
+            page.resize(width, 860, scheme)
+            assert page.evaluate(NO_SCROLLING), (width, scheme)
+            assert accessibility_problems(page) == [], (width, scheme)
+            page.screenshot(SHOTS / f"rules-{width}-{scheme}.png")
+    page.click("button[aria-label^='Remove line 4']")
+    primary.ask("settings", action="set", key="acl.rules", value=[kept, "deny bob purge"])
+    page.click("dialog button[type=submit]")
+    page.wait_text("somebody has changed the rules meanwhile")
+    page.press("Escape")
+    page.click("button[aria-label='Remove line 2: deny bob purge']")
+    page.click("dialog button[type=submit]")
+    site.close_done("1 line of rules")
+    assert primary.ask("get", key="acl.rules")["acl.rules"] == [kept]
+    page.click("#unset-rules")
+    page.click("dialog button[type=submit]")
+    site.close_done("The cluster keeps no rules any more")
+    page.wait_text("There are no rules at")
 
 
 def test_the_list_of_queues_is_sorted_filtered_and_made_of_what_is_in_sight(site: Site) -> None:
@@ -441,16 +469,16 @@ def test_an_operator_sees_what_a_file_of_definitions_would_do_and_has_it_done(si
 
 
 def test_a_proxy_is_shown_with_the_brokers_to_which_it_relays(site: Site) -> None:
-    """The page as it reads what a proxy says: these brokers relay nothing."""
+    """The page as it reads what a proxy says that has no primary: `test_page_proxies` has real ones, which have."""
     page = site.page
     site.log_in(site.cluster.the_primary(), VIEWER)
     link = {"direction": "out", "node": "orders", "credit": 1, "unsettled": 0, "waits_for": "no message"}
-    far = {**link, "relayed_to": "node1"}
+    far, whose = {**link, "relayed_to": "node1"}, "olga (c) at 192.0.2.9:7 by way of node2"
     row = {"user": "olga", "address": "192.0.2.9:7", "container": "c", "kind": "client", "since_ms": 1, "unsettled": 0}
     connections = [
-        {**row, "broker": "node2", "id": 1, "links": [far, {**far, "waits_for": "the primary"}]},
+        {**row, "broker": "node2", "id": 1, "links": [far, {**far, "waits_for": "a primary of its resource set"}]},
         {**row, "broker": "node2", "id": 2, "links": [far, link]},
-        {**row, "broker": "node1", "id": 3, "links": [{**link, "relayed_for": "olga at 192.0.2.9:7"}]},
+        {**row, "broker": "node1", "id": 3, "kind": "proxy", "links": [{**link, "relayed_for": whose}]},
     ]
     given = json.dumps({"connections": connections, "silent": []})
     page.evaluate(ANSWERING.replace("GIVEN", given))
@@ -459,7 +487,7 @@ def test_a_proxy_is_shown_with_the_brokers_to_which_it_relays(site: Site) -> Non
     table = "[...document.querySelectorAll('table')].find((one) => one.caption.textContent === 'Proxies')"
     shown = page.evaluate(f"[...{table}.querySelectorAll('tbody td')].map((one) => one.textContent)")
     assert shown == ["node2", "node1", "2", "3", "1"]
-    assert "for olga at 192.0.2.9:7" in page.text()
+    assert whose not in page.text(), "among the links of clients"
     assert accessibility_problems(page) == []
     page.resize(400, 860)
     assert page.evaluate(NO_SCROLLING)
@@ -726,6 +754,7 @@ def test_nothing_scrolls_sideways_on_a_small_screen_in_light_and_dark(site: Site
             ("settings", "By default"),
             ("users", "of the cluster"),
             ("definitions", "Nothing is ever deleted."),
+            ("rules", "Who may do what"),
             ("exchanges", "amq.topic"),
             ("exchange/amq.topic", "Kind: topic."),
             ("connections", "of all kinds"),
@@ -779,6 +808,15 @@ def test_resource_sets_are_shown_with_their_primaries_and_what_was_done_about_th
     page.wait("[...document.querySelectorAll('table')][1].querySelector('tbody tr').innerText.includes('ok')")
     page.wait(NOTHING_ELSE)
     page.screenshot(SHOTS / "sets.png")
+    page.click("a[href='#/set/audit']")
+    page.wait("document.querySelector('section[aria-labelledby=waits-title]')?.innerText.includes('Nothing.')")
+    leader = primary.ask("sets", action="show", name="audit")["primary"]
+    page.wait(
+        f"{ROWS}.length === 3 && {ROWS}.some((row) => row.startsWith({json.dumps(leader)}) && row.includes('leads it'))"
+    )
+    assert page.evaluate("document.querySelector('nav a[aria-current]').textContent") == "Cluster"
+    site.go("set/none")
+    page.wait_text("there is no set none")
     site.go("history")
     page.wait_text("What the controller did about resource sets")
     page.wait("[...document.querySelectorAll('.timeline')][1].innerText.includes('audit')")

@@ -197,6 +197,7 @@ class Chromium:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def screenshot(self, path: Path) -> None:
-        """As a PNG."""
+        """As a PNG or WebP, as its name ends."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        kind = {".webp": {"format": "webp", "quality": 75}}.get(path.suffix, {"format": "png"})
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **kind)["data"]))

@@ -252,6 +252,25 @@ def test_a_slip_is_told_with_file_and_line_and_what_was_meant(tmp_path: Path, li
     assert all(word in str(error.value) for word in words)
 
 
+def test_lines_are_told_by_what_they_say_with_their_numbers_among_those_that_say_nothing() -> None:
+    lines = [
+        "# who may",
+        "group ops alice 'bob b'",
+        "",
+        "allow @ops all,administer  # everywhere",
+        "deny all publish 'regex:a b'",
+        "limit all links=3 rate=5/s",
+    ]
+    read = parse_entries(lines)
+    assert [(line.number, *line.parts.values()) for line in read.lines] == [
+        (2, "group", "ops", "alice bob b", ""),
+        (4, "allow", "@ops", "all,administer", ""),
+        (5, "deny", "all", "publish", "regex:a b"),
+        (6, "limit", "all", "links=3 rate=5/s", ""),
+    ]
+    assert [(rule.place, rule.text) for rule in read.rules] == [(line.place, line.text) for line in read.lines[1:3]]
+
+
 def test_a_file_is_text_of_a_bounded_size(tmp_path: Path) -> None:
     file = tmp_path / "acl"
     for content, word in ((b"allow all all\n\xff", "UTF-8"), (b"#" * (1 << 20) + b"#", "1 MiB")):

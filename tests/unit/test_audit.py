@@ -67,6 +67,7 @@ REQUESTS: list[tuple[str, dict[str, object], bool]] = [
     ("history", {}, False),
     ("map", {}, False),
     ("remote-nodes", {}, False),
+    ("list-acl", {}, False),
     ("check-acl", {"user": "a", "action": "publish", "node": "q"}, False),
     ("user-limits", {"user": "a"}, False),
     ("pause", {}, False),

@@ -36,6 +36,7 @@ OPERATING = [
     ("reload-tls", {}), ("queues", {"action": "peek"}), ("queues", {"action": "payload"}),
     ("queues", {"action": "move"}), ("connections", {"action": "close"}),
     ("pause", {"action": "begin"}), ("pause", {"action": "end"}), ("users", {}), ("tokens", {"action": "list"}),
+    ("list-acl", {}),
 ]  # fmt: skip
 ADMINISTERING = [
     ("settings", {"action": "set"}), ("settings", {"action": "unset"}),

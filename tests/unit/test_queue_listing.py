@@ -72,6 +72,16 @@ def test_a_filter_is_a_part_of_a_name_or_a_pattern_for_all_of_it(many: Resources
     assert names(listed(many, only="no-consumers")) == ["q0003", "q0700", "q1000"]
 
 
+def test_queues_of_one_set_are_listed_by_themselves(many: Resources) -> None:
+    first, *others = many.catalog.queues.values()
+    queues = [("orders", first), *(("default", queue) for queue in others)]
+    given = {"set": "orders", "sort": "messages"}
+    told = finish(list_queues(queues, QueueListing.read(given), QueueTrends(), 0))
+    assert (names(told), told["matching"], told["total"]) == ([first.name], 1, MANY)
+    told = finish(list_queues(queues, QueueListing.read({"set": "order"}), QueueTrends(), 0))
+    assert told["matching"] == 0
+
+
 def test_a_list_is_made_in_many_steps(many: Resources) -> None:
     queues = [("default", queue) for queue in many.catalog.queues.values()]
     steps = list_queues(queues, QueueListing.read({"offset": "1400", "count": "100"}), QueueTrends(), 0)

@@ -8,7 +8,9 @@ import pytest
 
 from bench.sets_trouble import Trouble
 from bench.soak_report import Pause, kind_of, pauses_of, read_logs, stuck
+from bench.upgrade_soak import longest_pause
 from qpid_ha_demo.cluster import LocalCluster
+from qpid_ha_demo.ledger import Ledger
 from qpid_ha_demo.sets import SetTraffic
 
 LOG = """\
@@ -48,6 +50,18 @@ def test_a_set_that_confirms_nothing_pauses_also_at_the_end() -> None:
         Pause(1.0, 0.2, "set-01"),
         Pause(3.0, 1.2, "set-01"),
     ]
+
+
+def test_a_pause_belongs_to_the_step_in_which_it_begins_and_is_as_long_as_it_is() -> None:
+    early, late = Ledger(), Ledger()
+    for number, at_s in enumerate([10.0, 10.1, 21.0, 21.1]):
+        early.confirm(number, at_s)
+    for number in range(40):
+        late.confirm(number, 10 + 0.2 * number)
+    ledgers = {"early": early, "late": late}
+    assert longest_pause(ledgers, 10.0, 15.0, 21.2) == (21.0 - 10.1, "early")
+    assert longest_pause(ledgers, 17.0, 20.0, 21.2) == (21.0 - 17.0, "early"), "since this step has begun"
+    assert longest_pause({"late": late}, 10.0, 15.0, 21.2) == (0.0, "nobody")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Final
 import click
 
 from qpid_ha_agent.cli.command_groups import ListedGroup
-from qpid_ha_agent.cli.invocation import USAGE, CliFailure, Invocation, common_options, facts_of
+from qpid_ha_agent.cli.invocation import USAGE, CliFailure, Invocation, common_options, facts_of, rows_of
 from qpid_ha_agent.cli.output import print_change, print_document, print_rows
+from qpid_ha_agent.cli.set_tables import print_problems
 from qpid_ha_broker.events.counted import counted
 
 RULES: Final = "acl.rules"
@@ -74,6 +75,27 @@ def show_rules(invocation: Invocation) -> None:
         click.echo("\n".join(rules if isinstance(rules, list) else []))
     else:
         print_document(rules, invocation.format)
+
+
+@acl.command("list")
+@common_options
+@click.pass_obj
+def list_rules(invocation: Invocation) -> None:
+    """Show the rules of the cluster, and under them those of the broker's file: one of both is in force, whole.
+
+    Line by line, with the place that `check` names. Rules of a cluster are changed by `set`, or on the web page.
+    """
+    layers = rows_of(invocation.call("list-acl"))
+    if invocation.format != "table":
+        print_document(layers, invocation.format)
+        return
+    rows = [
+        {"layer": layer["layer"], "in-force": layer["in_force"], "place": line["place"], "line": line["text"]}
+        for layer in layers
+        for line in layer["lines"]
+    ]
+    print_rows(rows, ("layer", "in-force", "place", "line"), invocation.format)
+    print_problems([{"name": layer["from"], "problem": layer["problem"]} for layer in layers])
 
 
 @acl.command()

@@ -469,6 +469,7 @@ ROWS: Final[tuple[Operation, ...]] = (
     Operation(ControlForm("tokens", "remove", _A, ("name",)), None, {"name": _NAME}, _WRITES, _OUTCOME),
     Operation(ControlForm("reload-tls", ALL, _O, ()), None, {}, _WRITES, _AT_ONCE),
     Operation(ControlForm("reload-acl", ALL, _A, ()), None, {}, _WRITES, _AT_ONCE),
+    Operation(ControlForm("list-acl", ALL, _O), None, {}, _READS, _AT_ONCE),
     Operation(
         ControlForm("check-acl", ALL, _A), None,
         {"user": _TEXT, "action": _TEXT, "node": _TEXT, "local": _FLAG}, _READS, _AT_ONCE,

@@ -75,6 +75,8 @@ class QueueListing:
     only: str = "all"
     name: str = ""
     """The queue of just this name."""
+    set: str = ""
+    """Those of this resource set alone."""
     offset: int = 0
     count: int = 50
 
@@ -96,6 +98,7 @@ class QueueListing:
             filter=given.get("filter", ""),
             only=given.get("only", "all"),
             name=given.get("name", ""),
+            set=given.get("set", ""),
             offset=_number(given, "offset", 0, 1 << 31),
             count=_number(given, "count", 50, ROWS_MAX),
         )
@@ -138,7 +141,7 @@ def list_queues(
         if queue.deleted:
             continue
         total += 1
-        if not is_wanted(queue) or not matches(queue.name):
+        if asked.set not in ("", set_name) or not is_wanted(queue) or not matches(queue.name):
             continue
         value = key_of(set_name, queue, trends, now_ms)
         if asked.descending and not isinstance(value, str):

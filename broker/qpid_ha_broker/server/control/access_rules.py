@@ -13,8 +13,9 @@ from qpid_ha_broker.amqp.connections.connection import Connections
 from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.server.control.administration import SettingsHolder, check_parameters
 from qpid_ha_broker.server.control.control import INVALID_PARAMS, REFUSED, ControlError, Method
+from qpid_ha_broker.server.control.setting_layers import shown_text
 from qpid_ha_config.access_rules import AccessList, parse_entries, read_file
-from qpid_ha_config.errors import SettingsError, nearest
+from qpid_ha_config.errors import ConfigError, SettingsError, nearest
 from qpid_ha_config.loading import check_unchangeable
 from qpid_ha_config.settings import AccessSettings
 
@@ -42,6 +43,8 @@ class AccessRules:
         self._connections = connections
         self._reread = reread
         settings = holder.current()
+        self._list: AccessList | None = None
+        """What is in force."""
         self._limits = connections.container.limits
         self._cluster_user = settings.ha.username or ""
         self._put_in_force(_read(settings.access))
@@ -51,6 +54,7 @@ class AccessRules:
             log.warning(f"{text} all who log in use all queues, set acl.rules to [{FOR_APPLICATIONS}]", outside[0])
 
     def _put_in_force(self, read: AccessList | None) -> None:
+        self._list = read
         self._access.change(None if read is None else read.rules, self._cluster_user)
         self._limits.change(() if read is None else read.limits, self._cluster_user)
         rule = self._access.for_everybody(Permission.ADMINISTER)
@@ -60,7 +64,12 @@ class AccessRules:
 
     def methods(self) -> dict[str, Method]:
         """Of the control socket."""
-        return {"reload-acl": self.reload, "check-acl": self.check, "user-limits": self.limits}
+        return {
+            "reload-acl": self.reload,
+            "list-acl": self.listed,
+            "check-acl": self.check,
+            "user-limits": self.limits,
+        }
 
     def reload(self, params: dict[str, object]) -> object:
         """Read the list again, and end what is not allowed any more. Raises ControlError: the rules in force stay."""
@@ -98,6 +107,23 @@ class AccessRules:
         text = "the acl was read again: %s, %s; %s ended by the rules"
         log.info(text, rules, counted(len(self._limits.rules), "limit"), links)
         return ended
+
+    def listed(self, params: dict[str, object]) -> object:
+        """The rules of the cluster, and under them those of this broker's files, as far as there are any. One layer is
+        in force, whole. Raises ControlError."""
+        check_parameters("list-acl", params)
+        layers, key = self._holder.layers, "acl.rules"
+        own, problem = layers.own.access, layers.problems.get(key, "")
+        has_shared = key in layers.shared
+        shown = []
+        if has_shared:
+            shown.append(_layer_facts("cluster", key, shown_text(layers.shared[key]), None, problem))
+        if own.file is not None:
+            shown.append(_layer_facts("file", str(own.file), None, self._list, ""))
+        elif own.rules is not None:
+            shown.append(_layer_facts("file", key, own.rules, None, ""))
+        is_cluster = has_shared and not problem
+        return [{**layer, "in_force": (layer["layer"] == "cluster") is is_cluster} for layer in shown]
 
     def check(self, params: dict[str, object]) -> object:
         """Which rule decides for `user` (empty or `anonymous`: nobody), `action`, `node`, and a client from elsewhere
@@ -138,6 +164,21 @@ class AccessRules:
         limit = self._limits.limit(user, kind)
         value, reason = (None, None) if limit is None else limit
         return {"kind": kind.value, "limit": value, "used": used, "reason": reason}
+
+
+def _layer_facts(layer: str, source: str, entries: object, read: AccessList | None, problem: str) -> dict[str, object]:
+    """`entries`: of acl.rules; None: it is a file, of which `read` is in force."""
+    if entries is not None:
+        entries = [str(entry) for entry in entries] if isinstance(entries, list | tuple) else [str(entries)]
+        try:
+            read = parse_entries(entries)
+        except ConfigError as error:
+            problem = problem or str(error)
+    lines = [
+        {"number": line.number, "place": line.place, "text": line.text, **line.parts}
+        for line in (() if read is None else read.lines)
+    ]
+    return {"layer": layer, "from": source, "problem": problem, "entries": entries, "lines": lines}
 
 
 def _read(settings: AccessSettings) -> AccessList | None:

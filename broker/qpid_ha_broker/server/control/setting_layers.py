@@ -88,9 +88,9 @@ class SettingLayers:
             own, text = self.own.get(key), self.shared.get(key, "")
             if text or own != default:
                 problem = self.problems.get(key, "")
-                rows.append(LayeredSetting(key, default, own, _shown(text), self.current.get(key), problem))
+                rows.append(LayeredSetting(key, default, own, shown_text(text), self.current.get(key), problem))
         for key in self.shared.keys() - TABLE.keys():
-            rows.append(LayeredSetting(key, None, None, _shown(self.shared[key]), None, self.problems[key]))
+            rows.append(LayeredSetting(key, None, None, shown_text(self.shared[key]), None, self.problems[key]))
         return sorted(rows)
 
 
@@ -109,7 +109,8 @@ def shown_value(key: str, value: object) -> str:
     return json.dumps(setting.show(setting.read(value)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def _shown(text: str) -> object:
+def shown_text(text: str) -> object:
+    """What the cluster keeps under `text`, as people are shown it; None: nothing."""
     try:
         return json.loads(text) if text else None
     except ValueError:

@@ -49,6 +49,10 @@ export function mayChange() {
   return who.role === "operator" || who.role === "admin";
 }
 
+export function mayAdminister() {
+  return who.role === "admin";
+}
+
 async function send(path, options = {}) {
   const token = sessionStorage.getItem(KEY);
   const headers = { ...(token === null ? {} : { Authorization: `Bearer ${token}` }), ...options.headers };

@@ -3,7 +3,7 @@
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
 import { announce, bytes, clock, count, el, seconds, setText, show, stateMark, Table } from "./dom.js";
-import { isServed, lookedText, stateKind, wrongsOf } from "./problems.js";
+import { lookedText, primaryText, setKind, shownReplica, stateKind, wrongsOf } from "./problems.js";
 import { showWrongs } from "./wrongs.js";
 
 const REFRESH_MS = 3000;
@@ -38,11 +38,11 @@ export class ClusterView {
       { title: "Address", long: true, value: (row) => row.address ?? "" },
     ], { key: (row) => row.address ?? row.name });
     this.sets = new Table("Resource sets", [
-      { title: "Set", long: true, value: (row) => row.name },
-      { title: "State", value: (row) => stateMark(row.state, row.state === "ok" ? "good" : isServed(row) ? "warn" : "bad"),
+      { title: "Set", long: true, value: (row) => el("a", { href: `#/set/${encodeURIComponent(row.name)}` }, row.name), id: (row) => row.name },
+      { title: "State", value: (row) => stateMark(row.state, setKind(row)),
         id: (row) => row.state },
       { title: "Strategy", value: (row) => row.strategy },
-      { title: "Primary", value: (row) => (row.strategy !== "group" ? row.primary : isServed(row) ? "each in sync serves" : "") },
+      { title: "Primary", value: primaryText },
       { title: "In sync", value: (row) => row.in_sync.join(", ") + (isServed(row) || !row.in_sync.length ? "" : " (recorded)") },
       { title: "Replicas", long: true, value: (row) => Object.entries(row.replicas).map(([name, state]) => replicaText(row, name, state)).join(", ") },
       { title: "Lag", value: (row) => Object.entries(row.lags).map(([name, lag]) => `${name}: ${count(lag)}`).join(", ") },
@@ -264,7 +264,7 @@ function onlyNotFound(error) {
 /** One row for each broker: the primary first, then who follows it, then the others. */
 function rowsOf(status, brokers, backups, facts, ownLag) {
   const rows = brokers.map((row) => {
-    const figures = facts.find((one) => one.name && one.name === row.name) ?? {};
+    const figures = (row.state !== "unreachable" && facts.find((one) => one.name && one.name === row.name)) || {}; // of before, else
     const backup = backups.find((one) => one.name === row.name && one.state !== "expected");
     const isOwn = row.name === status.name;
     const follows = row.state === "primary" ? "" : isOwn ? status.primary : backup ? status.name : row.state === "unreachable" ? "" : figures.primary;
@@ -283,8 +283,7 @@ function lagText({ lag }) {
   return lag.lag_messages || lag.lag_bytes ? `${count(lag.lag_messages)} events, ${bytes(lag.lag_bytes)}, ${seconds(lag.lag_s)}` : "none";
 }
 
-/** In a group each member that is level serves. */
 function replicaText(row, name, state) {
-  const shown = row.strategy === "group" && (state === "primary" || state === "ready") ? "serves" : state;
+  const shown = shownReplica(row, state);
   return shown ? `${name} (${shown})` : name;
 }

@@ -5,11 +5,12 @@ import { copyLine } from "./wrongs.js";
 
 /**
  * `action`: {title, does: [text], loses: text, verb, fields: [{name, label, kind, options, value, hint}], danger,
- * run: values -> text, or {text, secret}: that is shown once, to be copied}. Resolves when the dialog is closed; true: it was done.
+ * run: values -> text, or {text, secret}: that is shown once, to be copied}. What `run` throws is shown, beside the field that
+ * its `field` names. Resolves when the dialog is closed; true: it was done.
  */
 export function confirmAction(action) {
   const dialog = document.getElementById("dialog");
-  const problem = el("p", { class: "problem", role: "alert" });
+  const problem = el("p", { class: "problem", id: "dialog-problem", role: "alert" });
   const fields = new Map((action.fields ?? []).map((field) => [field.name, input(field)]));
   const doIt = el("button", { type: "submit", class: action.danger ? "danger" : null }, action.verb);
   const cancel = el("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
@@ -24,13 +25,33 @@ export function confirmAction(action) {
     problem,
     el("div", { class: "buttons" }, cancel, doIt));
 
+  /** Beside the field that it is about, or else below all of them. What was typed stays. */
+  function showProblem(error) {
+    const field = fields.get(error.field);
+    if (field) {
+      field.label.after(problem);
+      field.input.setAttribute("aria-invalid", "true");
+      field.input.setAttribute("aria-describedby", problem.id);
+      field.input.focus();
+    }
+    setText(problem, error.message);
+  }
+
+  function clearProblem() {
+    setText(problem, "");
+    for (const { input } of fields.values()) {
+      input.removeAttribute("aria-invalid");
+      input.removeAttribute("aria-describedby");
+    }
+  }
+
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     if (isDone) {
       dialog.close();
       return;
     }
-    setText(problem, "");
+    clearProblem();
     doIt.disabled = true;
     try {
       const values = Object.fromEntries([...fields].map(([name, field]) => [name, field.input.value]));
@@ -42,7 +63,7 @@ export function confirmAction(action) {
         ...(secret ? [copyLine(secret, "it")] : []), el("div", { class: "buttons" }, el("button", { type: "submit" }, "Close")));
       form.querySelector("button[type=submit]").focus();
     } catch (error) {
-      setText(problem, error.message);
+      showProblem(error);
       doIt.disabled = false;
     }
   });
@@ -64,7 +85,7 @@ function input(field) {
   const made = field.options
     ? el("select", { name: field.name }, ...field.options.map(([value, text]) => el("option", { value }, text)))
     : field.kind === "textarea"
-    ? el("textarea", { name: field.name, rows: 4, autocomplete: "off", spellcheck: "false" })
+    ? el("textarea", { name: field.name, rows: field.rows ?? 4, autocomplete: "off", spellcheck: "false" })
     : el("input", { name: field.name, type: field.kind ?? "text", min: field.min, max: field.max, maxlength: field.maxlength,
       autocomplete: "off", spellcheck: "false" });
   if (field.value !== undefined) made.value = field.value;

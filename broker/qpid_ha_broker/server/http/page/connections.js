@@ -8,6 +8,8 @@ import { showWrongs } from "./wrongs.js";
 const ROWS_MAX = 200;
 // What a link waits for when all is well: a consumer for messages, and nobody for anything.
 export const AT_REST = new Set(["", "no message", "no message that its selector takes"]);
+// What a proxy says of a link that it has attached: the rest is known there.
+const AT_SERVER = "the broker that it is relayed to";
 
 export class ConnectionsView {
   title = "Connections";
@@ -53,7 +55,7 @@ export class ConnectionsView {
   async refresh() {
     const { connections, silent } = await broker.call("connections", { all: true });
     showWrongs(this.silent, silent.map(({ address, problem }) => ({ severity: "warning", text: `Not all connections of the broker at ${address} are shown.`, help: problem })));
-    this.#rows = connections.flatMap((row) => (row.links.length ? row.links : [{}]).map((link, number) => ({ ...row, link, number })));
+    this.#rows = linkRows(connections);
     this.#rows.sort((one, other) => isWaiting(other) - isWaiting(one));
     this.connections = connections.length;
     const proxies = proxiesOf(this.#rows);
@@ -105,6 +107,36 @@ function isWaiting(row) {
 function relayedText(link) {
   if (link.relayed_to) return `to ${link.relayed_to}`;
   return link.relayed_for ? `for ${link.relayed_for}` : "";
+}
+
+/**
+ * A row for each link of connections: {...connection, link, number}, one without a link for a connection that has none. What a link
+ * of a proxy waits for at the broker that serves it is taken from there.
+ */
+export function linkRows(connections) {
+  const rows = connections.flatMap((row) => (row.links.length ? row.links : [{}]).map((link, number) => ({ ...row, link, number })));
+  const served = new Map();
+  for (const row of rows.filter((one) => one.link.relayed_for)) {
+    const key = JSON.stringify([clientOf(row.link), row.link.node, row.link.direction]);
+    served.set(key, [...(served.get(key) ?? []), row]);
+  }
+  return rows.map((row) => {
+    if (row.link.waits_for !== AT_SERVER) return row;
+    const there = served.get(JSON.stringify([`${row.address} by way of ${row.broker}`, row.link.node, row.link.direction])) ?? [];
+    const { link } = there.find(isWaiting) ?? there[0] ?? row;
+    return { ...row, link: { ...row.link, waits_for: link.waits_for } };
+  });
+}
+
+/** Each link of a client once: not also as a proxy has it at the broker that serves it, if the client's own is there. */
+export function clientLinks(rows) {
+  const own = new Set(rows.filter((row) => row.link.relayed_to).map((row) => `${row.address} by way of ${row.broker}`));
+  return rows.filter((row) => !own.has(clientOf(row.link)));
+}
+
+/** The client for whom a proxy has a link, by its address and that proxy. */
+function clientOf(link) {
+  return /\S+ by way of .*$/.exec(link.relayed_for ?? "")?.[0] ?? "";
 }
 
 /** Which brokers relay links, and where to: one row for each pair. `rows`: of links. */

@@ -8,7 +8,9 @@ import { DefinitionsView } from "./definitions.js";
 import { announce, el, setText, show, time } from "./dom.js";
 import { ExchangesView, ExchangeView } from "./exchanges.js";
 import { HistoryView } from "./history.js";
+import { RulesView } from "./rules.js";
 import { RemoteNodesView, SessionsView } from "./sessions.js";
+import { SetView } from "./set.js";
 import { SettingsView } from "./settings.js";
 import { stateKind } from "./problems.js";
 import { QueueView } from "./queue.js";
@@ -134,11 +136,12 @@ function showState(state) {
 const VIEWS = { cluster: () => new ClusterView(), charts: () => new ChartsView(), queues: () => new QueuesView(), history: () => new HistoryView(),
   connections: () => new ConnectionsView(),
   sessions: () => new SessionsView(), "remote-nodes": () => new RemoteNodesView(), settings: () => new SettingsView(), users: () => new UsersView(),
-  definitions: () => new DefinitionsView(),
+  rules: () => new RulesView(), definitions: () => new DefinitionsView(),
   exchanges: () => new ExchangesView(), exchange: (name) => new ExchangeView(name),
+  set: (name) => new SetView(name),
   queue: (name, address) => new QueueView(name, address) };
 
-const PARTS = { queue: "queues", exchange: "exchanges" }; // of which view one of them is
+const PARTS = { set: "cluster", queue: "queues", exchange: "exchanges" }; // of which view one of them is
 
 function place() {
   const [, name = "cluster", ...rest] = location.hash.split("/", 4);

@@ -10,8 +10,22 @@ export function stateKind(state) {
 }
 
 /** Whether anybody serves a resource set; in a group any member does. */
-export function isServed(row) {
+function isServed(row) {
   return row.state !== "no primary" && row.state !== "no member serves";
+}
+
+export function setKind(row) {
+  return row.state === "ok" ? "good" : isServed(row) ? "warn" : "bad";
+}
+
+/** Who leads a resource set. */
+export function primaryText(row) {
+  return row.strategy !== "group" ? row.primary : isServed(row) ? "each in sync serves" : "";
+}
+
+/** The state of a replica: in a group each member that is level serves. */
+export function shownReplica(row, state) {
+  return row.strategy === "group" && (state === "primary" || state === "ready") ? "serves" : state;
 }
 
 /** Of what `/findings` has: the lines that `showWrongs` takes. */

@@ -3,7 +3,7 @@
 import { argumentsField, argumentsText, changedArguments, readArguments } from "./arguments.js";
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
-import { AT_REST } from "./connections.js";
+import { AT_REST, clientLinks, linkRows } from "./connections.js";
 import { Chart, spanChoice } from "./chart.js";
 import { lineOf } from "./charts.js";
 import { bytes, count, el, plural, rate, seconds, setText, show, Table } from "./dom.js";
@@ -12,6 +12,7 @@ import { Messages, moveMessages } from "./messages.js";
 
 const MORE_EVERY = 4;
 const LINKS_MAX = 200;
+const OF_ITSELF = new Set(["default", "local"]); // of the cluster, and of a broker: no view of their own
 
 export class QueueView {
   refreshMs = 3000;
@@ -32,6 +33,7 @@ export class QueueView {
       el("div", { class: "tools" }, label), this.chartsProblem, el("div", { class: "charts" }, this.depth.element, this.rates.element));
     this.facts = el("dl", { class: "summary" });
     this.why = el("p", { class: "quiet" });
+    this.ofSet = el("p", { hidden: true }, el("a", {}));
     this.purge = el("button", { type: "button", id: "purge", class: "danger", disabled: true, onclick: () => this.#purge() }, "Purge…");
     this.move = el("button", { type: "button", id: "move", disabled: true, onclick: () => this.#move() }, "Move messages…");
     this.publish = el("button", { type: "button", id: "publish", disabled: true, onclick: () => this.#publish() }, "Publish a message…");
@@ -41,8 +43,8 @@ export class QueueView {
     this.buttons = [this.publish, this.move, this.change, this.bind, this.purge, this.delete];
     this.arguments = el("p");
     this.consumers = new Table("Consumers", [
-      { title: "Client", long: true, value: (link) => `${link.user ?? "nobody"} at ${link.address}` },
-      { title: "Broker", value: (link) => link.broker },
+      { title: "Client", long: true, value: (link) => link.relayed_for || `${link.user ?? "nobody"} at ${link.address}` },
+      { title: "Broker", value: (link) => (link.relayed_to ? `${link.broker}, relayed to ${link.relayed_to}` : link.broker) },
       { title: "Container", long: true, value: (link) => link.container ?? "" },
       { title: "Credit", number: true, value: (link) => count(link.credit) },
       { title: "Unsettled", number: true, value: (link) => count(link.unsettled) },
@@ -58,7 +60,7 @@ export class QueueView {
     this.element = el("div", {},
       el("p", {}, el("a", { href: "#/queues" }, "All queues")),
       el("h2", { id: "queue-title" }, name),
-      this.facts, this.why, el("div", { class: "tools" }, ...this.buttons),
+      this.facts, this.ofSet, this.why, el("div", { class: "tools" }, ...this.buttons),
       this.trend, this.messages.element, this.more); // what grows by itself is below what is clicked
   }
 
@@ -84,6 +86,10 @@ export class QueueView {
       setText(part.children[0], title);
       setText(part.children[1], value);
     });
+    const [link] = this.ofSet.children;
+    link.href = `#/set/${encodeURIComponent(row.set)}`;
+    setText(link, `The resource set ${row.set}`);
+    show(this.ofSet, !OF_ITSELF.has(row.set));
     await this.#showCharts();
     const may = broker.mayChange() && !this.address;
     setText(this.why, may ? "" : this.address ? `This is how the broker at ${this.address} has it: open its page to change something.` : `The token ${broker.who.token} has the role ${broker.who.role}: what changes something takes operator.`);
@@ -104,9 +110,8 @@ export class QueueView {
 
   async #askConsumers() {
     const { connections, silent } = await broker.call("connections", { all: true });
-    const links = connections.flatMap((row) => row.links
-      .filter((link) => link.node === this.name && link.direction === "to client")
-      .map((link, number) => ({ user: row.user, address: row.address, container: row.container, broker: row.broker, ...link, key: `${row.broker}/${row.id}/${number}` })));
+    const rows = linkRows(connections).filter((row) => row.link.node === this.name && row.link.direction === "to client");
+    const links = clientLinks(rows).map((row) => ({ ...row, ...row.link, key: `${row.broker}/${row.id}/${row.number}` }));
     const missing = silent.length ? `; ${plural(silent.length, "broker")} did not answer` : "";
     setText(this.consumersSaid, `${plural(links.length, "link")} of consumers${missing}`);
     show(this.consumers.element, links.length > 0);

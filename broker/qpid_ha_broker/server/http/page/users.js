@@ -21,14 +21,14 @@ export class UsersView {
       { title: "User", long: true, value: (row) => row.user },
       { title: "Set", value: (row) => time(row.at_ms) },
       { title: "By", long: true, value: (row) => row.by ?? "" },
-      { title: "Actions", value: (row) => this.#userButtons(row), id: (row) => [row.user, mayAdminister()] },
+      { title: "Actions", value: (row) => this.#userButtons(row), id: (row) => [row.user, broker.mayAdminister()] },
     ], { key: (row) => row.user });
     this.tokens = new Table("Tokens", [
       { title: "Token", long: true, value: (row) => row.name },
       { title: "Role", value: (row) => row.role },
       { title: "Set", value: (row) => time(row.at_ms) },
       { title: "By", long: true, value: (row) => row.by ?? "" },
-      { title: "Actions", value: (row) => this.#tokenButtons(row), id: (row) => [row.name, mayAdminister()] },
+      { title: "Actions", value: (row) => this.#tokenButtons(row), id: (row) => [row.name, broker.mayAdminister()] },
     ]);
     this.lists = el("div", { hidden: true },
       el("section", { "aria-labelledby": "users-title" }, el("h2", { id: "users-title" }, "Users with passwords"),
@@ -43,7 +43,7 @@ export class UsersView {
       const [users, tokens] = await Promise.all([broker.call("users", { action: "list" }), broker.call("tokens", { action: "list" })]);
       const more = Math.max(users.length, tokens.length) > ROWS_MAX ? `; the first ${ROWS_MAX} of each are shown` : "";
       setText(this.said, `${plural(users.length, "user")} and ${plural(tokens.length, "token")} of the cluster${more}. Those in files of its brokers are told by qpid-ha user list --here and qpid-ha token list --here, on their machines.`);
-      for (const button of [this.addUser, this.addToken]) button.disabled = !mayAdminister();
+      for (const button of [this.addUser, this.addToken]) button.disabled = !broker.mayAdminister();
       this.users.update(users.slice(0, ROWS_MAX));
       this.tokens.update(tokens.slice(0, ROWS_MAX));
       show(this.users.element, users.length > 0);
@@ -58,14 +58,14 @@ export class UsersView {
   }
 
   #userButtons({ user }) {
-    const disabled = !mayAdminister();
+    const disabled = !broker.mayAdminister();
     return el("span", {},
       el("button", { type: "button", class: "plain change", disabled, "aria-label": `Change the password of ${user}`, onclick: () => this.#changePassword(user) }, "Password…"),
       el("button", { type: "button", class: "plain remove", disabled, "aria-label": `Remove the user ${user}`, onclick: () => this.#remove("users", "user", user) }, "Remove…"));
   }
 
   #tokenButtons({ name }) {
-    return el("button", { type: "button", class: "plain remove", disabled: !mayAdminister(), "aria-label": `Remove the token ${name}`,
+    return el("button", { type: "button", class: "plain remove", disabled: !broker.mayAdminister(), "aria-label": `Remove the token ${name}`,
       onclick: () => this.#remove("tokens", "token", name) }, "Remove…");
   }
 
@@ -140,8 +140,4 @@ const PASSWORD_FIELDS = [
 function same({ password, again }) {
   if (password !== again) throw new Error("the two passwords are not the same");
   return password;
-}
-
-function mayAdminister() {
-  return broker.who.role === "admin";
 }
