@@ -1,9 +1,9 @@
 """Machines on which a runbook is followed: `python -m three_machines PAGE CLONE`, by its story in `runbook_stories`.
 
-node1 to node5 and far have a name, a network, a /run, an /etc and a /var of their own; /shared and /backup are on all of
-them, and so is /mnt, which has what is not theirs. Their networks are cabled to one switch, and their processes are those
-of the namespaces in which this runs. They have the configuration that the runbook `first-start` shows. node1, node2 and node3 run, with agents,
-and node1 leads. `ssh` and `systemctl` do there what they do elsewhere, as far as pages use them.
+node1 to node5 and far have a name, a network, a /run, an /etc and a /var of their own; /shared and /backup are on all
+of them, and so is /mnt, which has what is not theirs. Their networks are cabled to one switch; their processes are in
+the namespace in which this runs. They have the configuration that the runbook `first-start` shows. node1, node2 and
+node3 run, with agents, and node1 leads. `ssh` and `systemctl` do there what they do elsewhere, as far as pages need it.
 
 The page's commands are typed at the story's machine, or where their comment says (`# on node3`, `# on every machine`).
 """

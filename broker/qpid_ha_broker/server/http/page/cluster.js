@@ -3,7 +3,7 @@
 import * as broker from "./broker.js";
 import { confirmAction } from "./confirm.js";
 import { announce, bytes, clock, count, el, seconds, setText, show, stateMark, Table } from "./dom.js";
-import { lookedText, primaryText, setKind, shownReplica, stateKind, wrongsOf } from "./problems.js";
+import { inSyncText, lookedText, primaryText, setKind, shownReplica, stateKind, wrongsOf } from "./problems.js";
 import { showWrongs } from "./wrongs.js";
 
 const REFRESH_MS = 3000;
@@ -43,7 +43,7 @@ export class ClusterView {
         id: (row) => row.state },
       { title: "Strategy", value: (row) => row.strategy },
       { title: "Primary", value: primaryText },
-      { title: "In sync", value: (row) => row.in_sync.join(", ") + (isServed(row) || !row.in_sync.length ? "" : " (recorded)") },
+      { title: "In sync", value: (row) => inSyncText(row, row.in_sync.join(", ")) },
       { title: "Replicas", long: true, value: (row) => Object.entries(row.replicas).map(([name, state]) => replicaText(row, name, state)).join(", ") },
       { title: "Lag", value: (row) => Object.entries(row.lags).map(([name, lag]) => `${name}: ${count(lag)}`).join(", ") },
       { title: "Generation", value: (row) => count(row.generation), number: true },

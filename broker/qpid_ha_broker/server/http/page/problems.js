@@ -23,6 +23,11 @@ export function primaryText(row) {
   return row.strategy !== "group" ? row.primary : isServed(row) ? "each in sync serves" : "";
 }
 
+/** `words` on who is in sync: while nobody serves the set, it is what was recorded last. */
+export function inSyncText(row, words) {
+  return isServed(row) || !words ? words : `${words} (recorded)`;
+}
+
 /** The state of a replica: in a group each member that is level serves. */
 export function shownReplica(row, state) {
   return row.strategy === "group" && (state === "primary" || state === "ready") ? "serves" : state;

@@ -2,7 +2,7 @@
 
 import * as broker from "./broker.js";
 import { count, el, plural, rate, seconds, setText, show, stateMark, Table } from "./dom.js";
-import { primaryText, setKind, shownReplica } from "./problems.js";
+import { inSyncText, primaryText, setKind, shownReplica } from "./problems.js";
 import { showWrongs } from "./wrongs.js";
 
 const QUEUES_MAX = 100;
@@ -23,7 +23,7 @@ export class SetView {
     this.members = new Table("Members", [
       { title: "Broker", long: true, value: (row) => row.name },
       { title: "State", value: (row) => stateMark(row.state, SERVES.has(row.state) ? "good" : row.state === "away" ? "bad" : "warn"), id: (row) => row.state },
-      { title: "In sync", value: (row) => (row.inSync ? "yes" : "no"), classes: (row) => (row.inSync ? "" : "bad") },
+      { title: "In sync", value: (row) => row.inSyncText, classes: (row) => (row.inSync ? "" : "bad") },
       { title: "Lag", number: true, value: (row) => (row.lag === undefined ? "" : count(row.lag)) },
       { title: "Hands out from", value: (row) => row.handsOut },
       { title: "Waits for", value: (row) => row.waitsFor },
@@ -89,7 +89,7 @@ export class SetView {
   #showFacts(status, row) {
     const facts = [
       ["Strategy", row.strategy], ["Primary", primaryText(row) || "none"], ["Generation", count(row.generation)],
-      ["In sync", `${row.in_sync.length} of ${row.wanted} (at least ${row.min_in_sync || status.min_in_sync || 1})`], ["Queues", count(row.queues)],
+      ["In sync", inSyncText(row, `${row.in_sync.length} of ${row.wanted} (at least ${row.min_in_sync || status.min_in_sync || 1})`)], ["Queues", count(row.queues)],
       ["Messages", count(row.messages)], ["Messages a second", row.rate === null ? "" : rate(row.rate)],
       ...(row.preferred ? [["Preferred", row.preferred]] : []),
       ...(row.moving_to ? [["Moving to", row.moving_to]] : []),
@@ -139,6 +139,7 @@ function membersOf(row, queues) {
     name,
     state: shownReplica(row, state) || "not there yet",
     inSync: row.in_sync.includes(name),
+    inSyncText: inSyncText(row, row.in_sync.includes(name) ? "yes" : "no"),
     lag: row.lags[name],
     handsOut: queuesText(queues.filter((queue) => handingOut(row, queue) === name)),
     waitsFor: queuesText(queues.filter((queue) => (queue.waiting ?? []).includes(name))),
