@@ -340,7 +340,9 @@ class IncomingLink(ReceivingLink):
             if is_numbered:
                 for delivery, payload, settled, state in run:
                     message = Message(payload, header.durable, header.priority, expires_at_ms)
-                    if not self._joins_relayed(delivery, message, settled, state):
+                    if self._has_ended:  # at one in front of it
+                        self._discard(delivery, settled, state)
+                    elif not self._joins_relayed(delivery, message, settled, state):
                         self.transfer(delivery, payload, settled, state)
                 continue
             payloads = [payload for _, payload, _, _ in run]
