@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qpid_ha_broker import __version__
+from qpid_ha_broker.events.counted import counted
 from qpid_ha_broker.events.set_names import set_name_problem
 
 from .errors import PipelineError, in_words_of_commands, reason_of
@@ -234,7 +235,7 @@ def consolidate(
         click.echo(json.dumps({"snapshots": [store._asdict() for store in folded], "rows": count}, indent=2))
     else:
         _print_rows([store._asdict() for store in folded], Consolidated._fields)
-        click.echo(f"{count} rows added to {events}")
+        click.echo(f"{counted(count, 'row')} added to {events}")
     sys.exit(NO if any(store.why_not for store in folded) else 0)
 
 
@@ -432,7 +433,7 @@ def replay(
     document = json.dumps({"sent": count})
     if output is not None:
         _write(output, document + "\n")
-    click.echo(document if form == "json" else f"{count} messages sent")
+    click.echo(document if form == "json" else f"{counted(count, 'message')} sent")
 
 
 def _write(output: Path, text: str) -> None:

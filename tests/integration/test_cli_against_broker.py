@@ -55,13 +55,15 @@ def test_a_queue_is_created_listed_purged_and_deleted(
     assert (row["messages"], row["enqueued"], row["consumers"]) == (3, 4, 0)
     assert address in done(qpid_ha("queue", "list"))
     assert json.loads(done(qpid_ha("queue", "show", address, "--format", "json")))["arguments"]["qpid.max_count"] == 3
-    done(qpid_ha("queue", "purge", address))
+    purged = qpid_ha("queue", "purge", address)
+    assert (purged.returncode, purged.stderr) == (0, f"Queue {address} has 3 messages.\n")
     assert bodies(client.browse(address)) == []
     client.send(address, "left")
     refused = qpid_ha("queue", "delete", address, "--if-empty")
     assert refused.returncode == 1
     assert "purge" in refused.stderr
-    done(qpid_ha("queue", "delete", address))
+    deleted = qpid_ha("queue", "delete", address)
+    assert (deleted.returncode, deleted.stderr) == (0, f"Queue {address} has 1 message.\n")
     assert qpid_ha("queue", "show", address).returncode == 1
     logged = [line.partition(" info ")[2] for line in broker.log().splitlines() if f"queue {address} " in line]
     assert logged == [
@@ -195,7 +197,7 @@ def test_messages_are_redirected_to_where_an_exchange_leads_with_each(
     client.send(address, *(Message(body=text, subject=text) for text in ("red", "blue", "green", "red")))
     told = done(qpid_ha("queue", "redirect", address, exchange, "--count", "3"))
     where = f"3 to {all_of_them}, 2 to {red}"
-    stays = "; 1 stay, which no binding takes"
+    stays = "; 1 stays, which no binding takes"
     assert told == f"3 messages of queue {address} published to {exchange}: {where}{stays}\n"
     assert bodies(client.browse(red)) == ["red", "red"]
     assert bodies(client.browse(all_of_them)) == ["red", "blue", "red"]
@@ -203,7 +205,7 @@ def test_messages_are_redirected_to_where_an_exchange_leads_with_each(
     done(qpid_ha("queue", "set", red, "--max-messages", "2"))
     full = done(qpid_ha("queue", "redirect", address, exchange, "--key", "red"))
     assert full.startswith(
-        f"0 messages of queue {address} published to {exchange}; 1 stay, for which there is no room:"
+        f"0 messages of queue {address} published to {exchange}; 1 stays, for which there is no room:"
     )
     assert f"queue {red} is full" in full
     answer = json.loads(done(qpid_ha("queue", "redirect", address, exchange, "--key", "blue", "--format", "json")))

@@ -516,7 +516,8 @@ def _of_machine(facts: DiagnosisFacts) -> Iterator[Finding]:
             yield Finding("store-damaged", store.where, text, (f"qpid-ha store check {quote(store.where)}",))
     running = facts.broker(machine.name)
     if machine.discarded_files and (running is None or not running.figures.discarded):
-        text = f"{counted(machine.discarded_files, 'file')} with discarded messages in {machine.data_dir}/discarded"
+        files = counted(machine.discarded_files, "file with discarded messages is", "files with discarded messages are")
+        text = f"{files} in {machine.data_dir}/discarded"
         yield Finding("messages-discarded", machine.name, text, (_discarded(machine.data_dir),))
 
 

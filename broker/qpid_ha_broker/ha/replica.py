@@ -396,7 +396,8 @@ class Replica:
         if taken_back > 0:
             self.committed_lsn = min(self.committed_lsn, lsn)  # more than that was, if this one was promoted by force
             self.tail.truncate_after(lsn)
-            self._ctx.note("info", f"taken back: {counted(taken_back, 'event')} after LSN {lsn}: {primary} lacks them")
+            events = counted(taken_back, f"event after LSN {lsn} is", f"events after LSN {lsn} are")
+            self._ctx.note("info", f"{events} taken back: {primary} lacks them")
 
     def _messages_after(self, lsn: int) -> list[Discarded]:
         """What the events that are held after `lsn` bring into queues, and leave there.

@@ -362,7 +362,8 @@ class _Case:
             forced_option(
                 self.stores,
                 store,
-                f"{counted(store.last_lsn - shared, 'event')} after the parting kept",
+                counted(store.last_lsn - shared, "event after the parting is", "events after the parting are")
+                + " kept",
                 is_member=store in self.candidates,
             )
             for store in tips

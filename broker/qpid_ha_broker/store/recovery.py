@@ -234,7 +234,11 @@ class _Recovery:
         was_clean = status.clean if status is not None else ""
         if self._loader.misfits:
             notes.append(
-                f"{counted(self._loader.misfits, 'event')} of this broker's own log about things that are not here"
+                counted(
+                    self._loader.misfits,
+                    "event of this broker's own log was about something that is not here",
+                    "events of this broker's own log were about things that are not here",
+                )
             )
         transient = base.transient + surveyed.left_out + self._loader.transient - self._loader.unknown
         return Recovered(

@@ -144,7 +144,8 @@ class SetCluster:
         led = sum(member.is_serving and member.has_primary for member in self.hosts.members.values())
         if not led:
             return
-        log.info("%s led here: others lead first", counted(led, "set is", "sets are"))
+        sets = counted(led, "set that is led here gets", "sets that are led here get")
+        log.info("%s other primaries first", sets)
         try:
             async with asyncio.timeout(LEAVING_LIMIT_S):
                 problem = await self._ask_to_leave()
