@@ -1,7 +1,7 @@
 """Nodes lose their power: a backup's, two of them. test_blackouts.py has the loss of all.
 
-The primary's is in test_partitions.py: who is cut off is fenced, which takes its power, and comes back as a backup. What
-is here of it is when Pacemaker plans.
+The primary's is in test_partitions.py: who is cut off is fenced, which takes its power, and comes back as a backup. Here is
+when Pacemaker plans after it.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def test_the_primary_goes_on_alone_and_the_record_says_so_everywhere(cluster: Cl
 def test_a_dc_that_was_just_elected_plans_without_a_second_of_sleep_where_that_is_set(
     cluster: Cluster, load: Load
 ) -> None:
-    """The primary's node was the DC. The new one sleeps when its own changes of the CIB are under way; it waits for their
-    end instead, and Pacemaker's log says so."""
+    """The primary's node was the DC. The new one sleeps when its own changes of the CIB are under way; it waits for
+    their end instead, and Pacemaker's log says so."""
     cluster.set_property("transition-delay", "50ms")
     dc = cluster.view().dc
     if cluster.primary() != dc:
