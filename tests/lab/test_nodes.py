@@ -1,7 +1,7 @@
 """Nodes lose their power: a backup's, two of them. test_blackouts.py has the loss of all.
 
-The primary's is in test_partitions.py: who is cut off is fenced, which takes its power, and comes back as a backup. When
-Pacemaker plans after that is here.
+The primary's is in test_partitions.py: who is cut off is fenced, which takes its power, and comes back as a backup.
+When Pacemaker plans after that is here.
 """
 
 from __future__ import annotations
