@@ -29,7 +29,7 @@ def _undo_orders(cluster: Cluster, *, has_fencing: bool) -> None:
     fencing = str(has_fencing).lower()
     if f'name="stonith-enabled" value="{fencing}"' not in configuration:
         cluster.set_property("stonith-enabled", fencing)
-    for name in ("maintenance-mode", "stonith-action"):
+    for name in ("maintenance-mode", "stonith-action", "transition-delay"):
         if f'name="{name}"' in configuration:
             cluster.delete_property(name)
     if re.search(r'id="cli-', configuration):

@@ -1,9 +1,12 @@
 """Nodes lose their power: a backup's, two of them. test_blackouts.py has the loss of all.
 
 The primary's is in test_partitions.py: who is cut off is fenced, which takes its power, and comes back as a backup.
+When Pacemaker plans after that is here.
 """
 
 from __future__ import annotations
+
+import time
 
 from lab.blackout import BOOT_LIMIT_S, power_off, power_on
 from lab.cluster import Cluster
@@ -77,3 +80,28 @@ def test_the_primary_goes_on_alone_and_the_record_says_so_everywhere(cluster: Cl
     after = wait_agreed(cluster)
     assert (after.generation, after.primary) == (before.generation, before.primary)
     load.wait_confirmed(100)
+
+
+def test_a_dc_that_was_just_elected_plans_without_a_second_of_sleep_where_that_is_set(
+    cluster: Cluster, load: Load
+) -> None:
+    """The primary's node was the DC. The new one sleeps when its own changes of the CIB are under way; it waits for
+    their end instead, and Pacemaker's log says so."""
+    cluster.set_property("transition-delay", "50ms")
+    dc = cluster.view().dc
+    if cluster.primary() != dc:
+        cluster.move(dc)
+        cluster.wait_promoted(dc)
+        cluster.unmove()
+        cluster.wait_well()
+    load.wait_confirmed(100)
+
+    lost_at_s = time.monotonic()
+    cluster.lab.power_off(dc)
+
+    load.recovered_after(lost_at_s)
+    log = cluster.lab.log(cluster.view().dc, "/var/log/pacemaker/pacemaker.log")
+    since = log[log.rindex(f"Our DC node ({dc}) left the cluster") :]
+    planned = since[: since.index("Calculated transition")]
+    assert "New Transition Timer just popped | input=I_PE_CALC time=50ms" in planned
+    cluster.wait_well(BOOT_LIMIT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ LEVEL = {"name": "n1", "generation": 3, "epoch": 7, "lsn": 100, "members": ["n1"
 READY = LEVEL | {"state": "ready", "primary": "n2"}
 LOST = READY | {"state": "connecting", "primary": None}
 AT_100 = "3:7:100:connecting:in-sync"
+A_CHANCE_S = 0.2
+"""For what must not happen."""
 
 
 def seen(**status: object) -> Sight:
@@ -108,3 +111,28 @@ def test_what_nobody_took_back_yet_is_taken_back(world: World) -> None:
     """By an agent that remembers nothing: an earlier release may have published it."""
     world.positions.take_back()
     assert world.told.words == [""]
+
+
+def test_the_watch_does_not_replace_what_a_notification_is_about_to_read_back(world: World) -> None:
+    """Its own words would never come: it waited for two seconds, in the middle of the failover."""
+    watch = Positions(lambda: world.told, world.memory)
+    publish, has_begun = world.told.publish, threading.Event()
+
+    def publish_and_read_back(name: str, value: str) -> None:
+        has_begun.set()
+        publish(name, value)
+
+    second = threading.Thread(target=watch.expect, args=(seen(**LOST), False))
+
+    def publish_while_the_watch_has_news(name: str, value: str) -> None:
+        world.told.publish = publish_and_read_back  # type: ignore[method-assign]
+        publish(name, value)
+        second.start()
+        has_begun.wait(A_CHANCE_S)
+        assert world.told.words == [value], "what is read back"
+
+    world.told.publish = publish_while_the_watch_has_news  # type: ignore[method-assign]
+    world.positions.tell(seen(**READY))
+    second.join()
+    assert world.told.words == ["3:7:100:ready:in-sync ", f"{AT_100} "]
+    assert world.memory.read().position == f"{AT_100} ", "what is published, for the next that has something to tell"

@@ -128,7 +128,7 @@ class MemoryFile:
     @contextlib.contextmanager
     def changed(self) -> Iterator[Memory]:
         """Read it, change it in the block, and it is written when something is different. Raises OSError."""
-        with self._alone():
+        with self.one_at_a_time():
             memory = self.read()
             before = dict(vars(memory))
             yield memory
@@ -145,10 +145,12 @@ class MemoryFile:
         return ""
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """The watcher may be telling a score while an action notes that a stop is wanted."""
+    def one_at_a_time(self, doing: str = "") -> Iterator[None]:
+        """Who is `doing` this, as a part of a file's name; empty: who changes the memory. The watcher may be telling a
+        score while an action notes that a stop is wanted. Raises OSError."""
         self._make_directory()
-        with self._path.with_suffix(".lock").open("a") as lock:
+        suffix = f".{doing}.lock" if doing else ".lock"
+        with self._path.with_suffix(suffix).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

@@ -30,6 +30,9 @@ loss of a primary to the notification."""
 class Positions:
     """The promise: after `tell` or `take_back` the others read what is so, if they read what was said last.
 
+    The watch and a notification may have something to tell at the same moment, above all when a node has died: they do
+    it one after the other. Whoever tells waits until it can read its own words back, which the other's had replaced.
+
     All methods raise ClusterUnreachable, OSError. `cluster` is asked for when there is something to tell.
     """
 
@@ -39,8 +42,7 @@ class Positions:
 
     def tell(self, sight: Sight) -> None:
         """How far the broker is, and where it ended when it was primary (`generation:lsn`, or empty)."""
-        memory = self._memory.read()
-        self._publish(f"{position_of(sight)} {memory.handed_over}", memory)
+        self._publish(f"{position_of(sight)} {self._memory.read().handed_over}")
 
     def expect(self, sight: Sight, was_primary: bool) -> None:
         """What will be asked for after the loss of a primary; nothing while there is one.
@@ -52,25 +54,24 @@ class Positions:
         memory = self._memory.read()
         is_demoted = was_primary and memory.may_lead
         end = f"{sight.number('generation')}:{sight.number('lsn')}" if is_demoted else memory.handed_over
-        self._publish(f"{position_of(sight)} {end}", memory)
+        self._publish(f"{position_of(sight)} {end}")
 
     def take_back(self) -> None:
         """There is no broker here to compare with."""
-        memory = self._memory.read()
-        if not memory.position and _holds(memory):
-            return
-        self._cluster().take_back(POSITION)
-        self._note("")
+        self._say("", lambda: self._cluster().take_back(POSITION))
 
-    def _publish(self, position: str, memory: Memory) -> None:
-        if memory.position == position and _holds(memory):
-            return
-        self._cluster().publish(POSITION, position)
-        self._note(position)
+    def _publish(self, position: str) -> None:
+        self._say(position, lambda: self._cluster().publish(POSITION, position))
 
-    def _note(self, position: str) -> None:
-        with self._memory.changed() as memory:
-            memory.position, memory.position_told_at_s = position, time.monotonic()
+    def _say(self, position: str, say: Callable[[], None]) -> None:
+        """Unless it was said last, and still holds."""
+        with self._memory.one_at_a_time("position"):
+            memory = self._memory.read()
+            if memory.position == position and _holds(memory):
+                return
+            say()
+            with self._memory.changed() as memory:
+                memory.position, memory.position_told_at_s = position, time.monotonic()
 
 
 def _holds(memory: Memory) -> bool:
