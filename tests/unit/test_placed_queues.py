@@ -119,7 +119,7 @@ def test_a_queue_is_refused_that_is_in_use_and_deleted_for_who_asks_again(primar
     receiver = client.receiver("q", 1)
     primary.order(entry, if_unused=True)
     primary.commit()
-    assert primary.refusals == ["queue q has 1 consumers: stop them, or do not ask for if-unused"]
+    assert primary.refusals == ["queue q has 1 consumer: stop them, or do not ask for if-unused"]
     receiver.close()
     primary.broker.settle_down()
     primary.commit()
