@@ -119,7 +119,7 @@ def test_it_stops_at_a_broker_that_does_not_come_back_and_says_how_to_go_on(tmp_
             crash.result()
         assert done.exit_code == 1
         assert f"{first.name} is away after 3 s" in done.stderr
-        assert f"To go on: qpid-ha restart {second.name} {primary.name}" in done.stderr
+        assert f"To go on: `qpid-ha restart {second.name} {primary.name}`" in done.stderr
         assert {broker.name: broker.pid for broker in (primary, second)} == before
 
         refused = restart(cluster, second.name)

@@ -361,7 +361,7 @@ STORIES: Final[Mapping[str, Story]] = {
     "refused-with-not-found": Story(
         before=lines(
             "qpid-ha config set auto-create false",
-            says(sent("node1", "one"), "there is no queue or exchange orders, and auto-create is off"),
+            says(f"{sent('node1', 'one')} --create", "there is no queue or exchange orders, and auto-create is off"),
         ),
         besides={"## Check": MESSAGES},
     ),

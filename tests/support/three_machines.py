@@ -114,7 +114,7 @@ _TYPED_ELSEWHERE = re.compile(
 )
 
 
-_NUMBER = re.compile(r"(?<![\w./:])\d[\d.:]*(?!\w)|(?<= )-(?= )")
+_NUMBER = re.compile(r"(?<![\w./:])\d[\d.:]*Z?(?!\w)|(?<= )-(?= )")
 """In what a page shows: a time, a generation, a position, or none. They are others here."""
 
 
