@@ -340,9 +340,7 @@ class IncomingLink(ReceivingLink):
             if is_numbered:
                 for delivery, payload, settled, state in run:
                     message = Message(payload, header.durable, header.priority, expires_at_ms)
-                    if self._has_ended:  # at one in front of it
-                        self._discard(delivery, settled, state)
-                    elif not self._joins_relayed(delivery, message, settled, state):
+                    if not self._joins_relayed(delivery, message, settled, state):
                         self.transfer(delivery, payload, settled, state)
                 continue
             payloads = [payload for _, payload, _, _ in run]
@@ -467,8 +465,12 @@ class IncomingLink(ReceivingLink):
     def _joins_relayed(self, delivery: Delivery, message: Message, settled: bool, state: int) -> bool:
         """Whether it is written with others, under the number that the proxy gave it. What came before is, in any case.
 
-        A message that its publisher numbers itself, or that is not numbered, is written as any other.
+        A message that its publisher numbers itself, or that is not numbered, is written as any other; what comes behind
+        one at which the link has ended, is not.
         """
+        if self._has_ended:
+            self._discard(delivery, settled, state)
+            return True
         queue, producer = self._queue, self._relayed_by
         is_plain = producer and not (settled or state == engine.TRANSACTIONAL or message.producer)
         if is_plain and (number := engine.number_if_any(delivery)) is not None:
