@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -88,9 +89,12 @@ class Folding:
         self._pager = pager
         self._looked_at = self._seen = -1
         """What the writer had been given when files were looked at last, and as of when it is known what was seen."""
+        self._is_asked = False
+        """The writer was asked whether what is ready is so still."""
         self._task: asyncio.Task[None] | None = None
         self._run: FoldingRun | None = None
         self._look_at = self._fold_at = 0.0
+        self._has_stopped = False
         self._closed = tuple(journal.closed_segments())
         """Those of earlier lives of this broker, too."""
         self._snapshot_bytes = 0
@@ -116,18 +120,27 @@ class Folding:
             # Also while one is folded: payloads wait for files to be closed.
             self._writer.run(self._look, partial(self._looked, self._looked_at), is_short=True)
         is_changing = not self._seen == self._looked_at == self._writer.given
-        if now < self._fold_at or self._task is not None or not self._share.has_room:
+        if now < self._fold_at or self._task is not None or self._is_asked or not self._share.has_room:
             return True
-        ready: list[ClosedSegment] = []
-        for segment in self._closed:
-            if segment.last_lsn > committed_lsn:
-                break
-            ready.append(segment)
-        enough = max(self._share.limit_bytes(self.limit_bytes), self._snapshot_bytes)
-        if not ready or sum(segment.bytes for segment in ready) < enough:
+        if not self._ready(committed_lsn):
             return is_changing
-        self._task = asyncio.get_running_loop().create_task(self._fold(ready[-1].number + 1))
+        # Some of what was seen may have been taken back since, and what is committed may have its LSNs: the writer was
+        # given that before. Of what is committed now nothing will be taken back.
+        self._is_asked = True
+        self._writer.run(self._look, partial(self._fold_ready, committed_lsn), is_short=True)
         return True
+
+    def _ready(self, committed_lsn: int) -> list[ClosedSegment]:
+        """What will not change any more, if that is enough; else nothing."""
+        ready = list(takewhile(lambda segment: segment.last_lsn <= committed_lsn, self._closed))
+        enough = max(self._share.limit_bytes(self.limit_bytes), self._snapshot_bytes)
+        return ready if sum(segment.bytes for segment in ready) >= enough else []
+
+    def _fold_ready(self, committed_lsn: int) -> None:
+        self._is_asked = False
+        ready = self._ready(committed_lsn)
+        if ready and self._share.has_room and not self._has_stopped:
+            self._task = asyncio.get_running_loop().create_task(self._fold(ready[-1].number + 1))
 
     def _look(self) -> None:
         """On the writer's thread."""
@@ -177,7 +190,7 @@ class Folding:
     async def stop(self) -> None:
         """Let go of what is under way; an unfinished snapshot is none."""
         run, task = self._run, self._task
-        self._look_at = float("inf")
+        self._has_stopped, self._look_at = True, float("inf")
         if run is not None:
             run.stop()
         if task is not None:
