@@ -356,7 +356,8 @@ class RealMembers:
     def step(self, broker: BrokerModel) -> None:
         """Host what its map says, and nothing else."""
         hosted, cluster = self._hosted[broker.name], broker.map
-        for name in [name for name in hosted if name not in cluster.sets]:
+        committed = self._world.committed_map.sets  # a removal counts when it is committed: see `removals`
+        for name in [name for name in hosted if name not in cluster.sets and name not in committed]:
             del hosted[name]
             self._sets[name].unhost(broker.name, delete=True)
         if broker.name not in cluster.brokers:
@@ -369,7 +370,7 @@ class RealMembers:
                     self._set(name).host(broker.name, entry, addresses)
                 else:
                     self._set(name).settle_identity(broker.name)
-            elif name in hosted:
+            elif name in hosted and not (name in committed and broker.name in committed[name].replicas):
                 del hosted[name]
                 self._set(name).unhost(broker.name, delete=broker.name not in entry.record.members)
         self._queues[broker.name].work()

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from qpid_ha_broker.server.stores import folding
 from qpid_ha_broker.server.stores.folding import LOOK_S, Folding
 from qpid_ha_broker.server.stores.writer import FoldingShare
 from qpid_ha_broker.store.journal import ClosedSegment
@@ -54,7 +53,7 @@ class _Run:
 class _Scene:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
-        monkeypatch.setattr(folding.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr("time.monotonic", lambda: self.now_s)
         self.writer, self.journal, self.begun = _Writer(), _Journal(), list[int]()
         place = cast(Any, (Path("store"), None))
         self.folding = Folding(cast(Any, self.writer), cast(Any, self.journal), place, self._begin, FoldingShare())

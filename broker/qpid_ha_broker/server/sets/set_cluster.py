@@ -53,6 +53,7 @@ from qpid_ha_broker.server.sets.forward_links import SetForwarding
 from qpid_ha_broker.server.sets.hosted_member import HostedMember, SetMemberHost
 from qpid_ha_broker.server.sets.membership import Membership
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
+from qpid_ha_broker.server.sets.removals import Removals
 from qpid_ha_broker.server.sets.set_host import SetHost
 from qpid_ha_broker.server.sets.set_member import SetMember
 from qpid_ha_broker.server.stores.storage import Storage
@@ -86,7 +87,6 @@ class SetCluster:
         self.hosts = hosts
         self._broker = broker
         self._member = broker.membership.member
-        self._default = default
         self._identity = identity
         self.name = identity.name
         leaders = LeaderQuestions(hosts.questions, identity.name, identity.instance)
@@ -105,6 +105,7 @@ class SetCluster:
         """There were sets beside `default` when clients were last told who serves."""
         self._unsettled: dict[str, None] = {}
         """Sets of which this broker hosts another one of that name, unless its map is old."""
+        self._removals = Removals()
         self._again_s = 0.0
         self.addresses = BrokerAddresses(
             identity.name, self.map, self._member, lambda: broker.membership.clients.is_serving
@@ -190,7 +191,7 @@ class SetCluster:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._due |= dict.fromkeys(self.hosts.absent.resumed(time.monotonic()))
+            self._due |= dict.fromkeys([*self.hosts.absent.resumed(time.monotonic()), *self._removals.waiting])
             self.look()
             self.service.tick()
             self.client.tick(time.monotonic())
@@ -263,13 +264,16 @@ class SetCluster:
     def arrange(self) -> None:
         """Host what is to be hosted."""
         due, self._due = self._due, {}
+        written = self._broker.container.default.resources.replicated.log.last_lsn
         for name in due:
             entry = self.map.sets.get(name)
             own = self.map.brokers.get(self.name)
             if entry is None or own is None or self.name not in entry.replicas:
-                if name in self.hosts.members or name in self.hosts.loading or name in self.hosts.absent:
+                is_hosted = name in self.hosts.members or name in self.hosts.loading or name in self.hosts.absent
+                if is_hosted and self._removals.may_go(name, written, self._member.committed_lsn):
                     self._unhost(name, entry)
                 continue
+            self._removals.is_named(name)
             if name in self.hosts.absent:  # until somebody looks at it; or it is over
                 continue
             brokers = [self.map.brokers[each] for each in entry.replicas if each in self.map.brokers]
@@ -360,7 +364,7 @@ class SetCluster:
         if settings.data_dir is not None and settings.has_store:
             room = os.statvfs(settings.data_dir)
             return room.f_bavail * room.f_frsize
-        return max(0, settings.memory_limit_bytes - self._default.resources.catalog.memory_bytes)
+        return max(0, settings.memory_limit_bytes - self._broker.container.default.resources.catalog.memory_bytes)
 
     # --- orders: see `controller_client.OrderTaker`
 
