@@ -33,7 +33,7 @@ from running_broker import RunningBroker
 pytestmark = pytest.mark.direct_only("the HTTP port is about the broker that is asked")
 
 METRICS, VIEWER, OPERATOR, ADMIN = TokenRole
-OF_OTHERS = ("backup", "controller", "replica", "group")
+OF_OTHERS = ("agent", "backup", "controller", "replica", "group")
 """Parts of names of figures that are told elsewhere, or there only for some sets."""
 HEALTH = ("/live", "/ready", "/primary", "/replica", "/in-sync")
 
