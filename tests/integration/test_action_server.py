@@ -119,7 +119,10 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         monkeypatch.setenv(DIRECTORY_VARIABLE, str(node.memory.directory))
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         yield node
+        program = Path(f"/proc/{node.server_pid}/exe")
         end_server(node.memory)
+        # It writes in the broker's directory, which is removed next.
+        wait_until(lambda: not program.exists(), lambda: "the action server does not end")
 
 
 def test_an_action_has_the_same_end_with_a_server_and_without(node: Node) -> None:
@@ -242,6 +245,7 @@ def test_one_of_an_older_version_refuses_and_ends(node: Node, tmp_path: Path) ->
 
         assert node.do() == (OcfCode.SUCCESS, PLAIN, "")
         assert server.wait(TIMEOUT_S) == 0
+        wait_until(lambda: node.server_pid > 0, lambda: "the action has started no other one")
 
 
 def test_a_socket_that_nobody_listens_at_is_no_obstacle(node: Node) -> None:

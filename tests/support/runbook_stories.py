@@ -379,7 +379,11 @@ STORIES: Final[Mapping[str, Story]] = {
         },
     ),
     "rolling-upgrade": Story(
-        before=lines("qpid-ha set create orders --preferred node2", "qpid-ha set list --wait 1m", NEW_VERSION),
+        before=lines(
+            "for set in orders invoices; do qpid-ha set create $set --preferred node2; done",
+            "qpid-ha set list --wait 1m",
+            NEW_VERSION,
+        ),
         besides={
             "## Check": "qpid-ha query --all --format yaml | grep -c 'version: .*2.1' | grep 3",
             "## By hand": lines(
