@@ -45,7 +45,7 @@ PORTIONS = {"proxies-0": (1, 3, 7), "proxies-1": (0, 2, 4, 5, 6, 11)}
 """Seeds of one test each, so that two processes have something to do; each with all that is said of their sums."""
 WITH_SESSIONS = (7, 10, 11)
 """Seeds of clusters that have clients with sessions."""
-WITH_SHRINKING_CREDIT = (5, 36)
+WITH_SHRINKING_CREDIT = (112, 133)
 """Seeds of clusters that have consumers who take credit back."""
 
 
