@@ -22,7 +22,7 @@ def test_it_waits_until_what_was_written_when_that_was_noticed_is_committed() ->
 def test_it_stays_where_the_removal_is_taken_back() -> None:
     removals = Removals()
     assert not removals.may_go("red", 30, 29)
-    removals.is_named("red")
+    removals.forget("red")
     assert list(removals.waiting) == []
     assert not removals.may_go("red", 40, 39), "another removal, which is later"
     assert removals.may_go("red", 40, 40)

@@ -326,22 +326,26 @@ class IncomingLink(ReceivingLink):
         """As of every link; the short way for messages about which there is nothing to decide, as `enqueue_plain`."""
         queue, resources = self._queue, self.hosted.resources
         is_numbered = bool(self._relayed_by)
-        is_plain = is_numbered or self._relay is None
-        if queue is None or not is_plain or resources.replication.is_restricted:
+        if queue is None or (self._relay is not None and not is_numbered) or resources.replication.is_restricted:
             super().transfers(batch)
             return
         sections, log = self._container.sections, queue.log
         detects_groups = queue.detects_groups and not is_numbered  # which `publish_numbered` does
         for run, header in runs_of(batch, sections, self.max_message_bytes, detects_groups=detects_groups):
-            if header is None or self._parts or self._has_ended or queue.needs_care:
+            if header is None or self._parts or queue.needs_care:
                 super().transfers(run)
                 continue
             expires_at_ms = self._clocks.now_ms + header.ttl_ms if header.ttl_ms else 0
             if is_numbered:
                 for delivery, payload, settled, state in run:
                     message = Message(payload, header.durable, header.priority, expires_at_ms)
-                    if not self._joins_relayed(delivery, message, settled, state):
+                    if self._has_ended:  # at one in front of it
+                        self._discard(delivery, settled, state)
+                    elif not self._joins_relayed(delivery, message, settled, state):
                         self.transfer(delivery, payload, settled, state)
+                continue
+            if self._has_ended:
+                super().transfers(run)
                 continue
             payloads = [payload for _, payload, _, _ in run]
             lsns = resources.sets.holding(queue).enqueue_plain(
@@ -465,12 +469,8 @@ class IncomingLink(ReceivingLink):
     def _joins_relayed(self, delivery: Delivery, message: Message, settled: bool, state: int) -> bool:
         """Whether it is written with others, under the number that the proxy gave it. What came before is, in any case.
 
-        A message that its publisher numbers itself, or that is not numbered, is written as any other; what comes behind
-        one at which the link has ended, is not.
+        A message that its publisher numbers itself, or that is not numbered, is written as any other.
         """
-        if self._has_ended:
-            self._discard(delivery, settled, state)
-            return True
         queue, producer = self._queue, self._relayed_by
         is_plain = producer and not (settled or state == engine.TRANSACTIONAL or message.producer)
         if is_plain and (number := engine.number_if_any(delivery)) is not None:

@@ -86,10 +86,10 @@ class GroupFacts:
         }
 
     def figures(self, now_s: float) -> dict[str, float]:
-        member = self._member
+        is_serving = self._member.role is GroupRole.SERVING
         return {
             "leading": float(self.keeps_directory),
-            **({"in_sync_brokers": len(member.record.members)} if member.role is GroupRole.SERVING else {}),
+            **({"in_sync_brokers": len(self._member.record.members)} if is_serving else {}),
             "committed_lsn": self._member.committed_lsn,
             **{f"group_{name}_total": number for name, number in asdict(self.traffic).items()},
             "group_queue_moves_total": self._serving.moves_total,

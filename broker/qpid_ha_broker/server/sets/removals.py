@@ -30,6 +30,6 @@ class Removals:
         del self._noticed[name]
         return True
 
-    def is_named(self, name: str) -> None:
-        """It is, or is so again."""
+    def forget(self, name: str) -> None:
+        """It is named, again perhaps, or there is no replica of it any more."""
         self._noticed.pop(name, None)

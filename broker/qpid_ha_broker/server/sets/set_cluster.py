@@ -269,11 +269,12 @@ class SetCluster:
             entry = self.map.sets.get(name)
             own = self.map.brokers.get(self.name)
             if entry is None or own is None or self.name not in entry.replicas:
-                is_hosted = name in self.hosts.members or name in self.hosts.loading or name in self.hosts.absent
-                if is_hosted and self._removals.may_go(name, written, self._member.committed_lsn):
+                if not (name in self.hosts.members or name in self.hosts.loading or name in self.hosts.absent):
+                    self._removals.forget(name)
+                elif self._removals.may_go(name, written, self._member.committed_lsn):
                     self._unhost(name, entry)
                 continue
-            self._removals.is_named(name)
+            self._removals.forget(name)
             if name in self.hosts.absent:  # until somebody looks at it; or it is over
                 continue
             brokers = [self.map.brokers[each] for each in entry.replicas if each in self.map.brokers]

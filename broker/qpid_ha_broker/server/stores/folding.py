@@ -89,8 +89,6 @@ class Folding:
         self._pager = pager
         self._looked_at = self._seen = -1
         """What the writer had been given when files were looked at last, and as of when it is known what was seen."""
-        self._is_asked = False
-        """The writer was asked whether what is ready is so still."""
         self._task: asyncio.Task[None] | None = None
         self._run: FoldingRun | None = None
         self._look_at = self._fold_at = 0.0
@@ -112,23 +110,18 @@ class Folding:
         """Begin, if there is enough that will not change any more. Whether that may change although the writer is given
         nothing, and `committed_lsn` and the limit are the same."""
         now = time.monotonic()
-        if now < self._look_at:
+        if self._has_stopped or now < self._look_at:
             return True
         self._look_at = now + LOOK_S
-        if self._writer.given != self._looked_at:
+        may_fold = self._may_fold(now)
+        if self._writer.given != self._looked_at or (may_fold and self._ready(committed_lsn)):
             self._looked_at = self._writer.given + 1  # with the look itself
             # Also while one is folded: payloads wait for files to be closed.
-            self._writer.run(self._look, partial(self._looked, self._looked_at), is_short=True)
-        is_changing = not self._seen == self._looked_at == self._writer.given
-        if now < self._fold_at or self._task is not None or self._is_asked or not self._share.has_room:
-            return True
-        if not self._ready(committed_lsn):
-            return is_changing
-        # Some of what was seen may have been taken back since, and what is committed may have its LSNs: the writer was
-        # given that before. Of what is committed now nothing will be taken back.
-        self._is_asked = True
-        self._writer.run(self._look, partial(self._fold_ready, committed_lsn), is_short=True)
-        return True
+            self._writer.run(self._look, partial(self._looked, self._looked_at, committed_lsn), is_short=True)
+        return not may_fold or not self._seen == self._looked_at == self._writer.given
+
+    def _may_fold(self, now: float) -> bool:
+        return now >= self._fold_at and self._task is None and self._share.has_room
 
     def _ready(self, committed_lsn: int) -> list[ClosedSegment]:
         """What will not change any more, if that is enough; else nothing."""
@@ -136,21 +129,22 @@ class Folding:
         enough = max(self._share.limit_bytes(self.limit_bytes), self._snapshot_bytes)
         return ready if sum(segment.bytes for segment in ready) >= enough else []
 
-    def _fold_ready(self, committed_lsn: int) -> None:
-        self._is_asked = False
-        ready = self._ready(committed_lsn)
-        if ready and self._share.has_room and not self._has_stopped:
-            self._task = asyncio.get_running_loop().create_task(self._fold(ready[-1].number + 1))
-
     def _look(self) -> None:
         """On the writer's thread."""
         self._closed = tuple(self._journal.closed_segments())
 
-    def _looked(self, looked_at: int) -> None:
-        """On the loop: these will not change any more."""
+    def _looked(self, looked_at: int, committed_lsn: int) -> None:
+        """On the loop: these will not change any more. Fold, if there is enough of what was committed before the look.
+
+        What was seen earlier would not do: some of that may have been taken back since, and what is committed may have
+        its LSNs. What the writer was given before the look tells of that, and what is committed is not taken back.
+        """
         self._seen = looked_at
         if self._pager is not None:
             self._pager.closed([segment_path(segment.number) for segment in self._closed])
+        ready = self._ready(committed_lsn)
+        if ready and self._may_fold(time.monotonic()) and not self._has_stopped:
+            self._task = asyncio.get_running_loop().create_task(self._fold(ready[-1].number + 1))
 
     def drop_before(self, number: int) -> None:
         """Snapshot `number` is on disk: what lies before it is not needed any more."""
@@ -190,7 +184,7 @@ class Folding:
     async def stop(self) -> None:
         """Let go of what is under way; an unfinished snapshot is none."""
         run, task = self._run, self._task
-        self._has_stopped, self._look_at = True, float("inf")
+        self._has_stopped = True
         if run is not None:
             run.stop()
         if task is not None:
