@@ -22,7 +22,7 @@ from qpid_ha_broker.amqp.wire.group_ids import (
     UPTO_GROUP,
     WITHOUT_GROUP,
 )
-from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS, Header, MessageSections, annotations_at
+from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS, Header, MessageSections, annotations_end
 
 Run = tuple[list[Transfer], Header | None]
 """Transfers behind each other: plain messages with one header, or, without it, those that are not."""
@@ -70,12 +70,12 @@ def runs_of(batch: Sequence[Transfer], sections: MessageSections, limit: int, *,
 
 def _beginning(payload: bytes, start: int) -> tuple[int, bytes | tuple[()]]:
     """Where the header, which ends at `start`, and annotations end, if these ask for nothing; and what another message
-    begins with of which the same is true. (): it is said of this one alone. Raises AmqpError."""
+    begins with of which the same is true. (): it is said of this one alone."""
     following = payload[start + 2 : start + 3]
     if following in NO_ANNOTATIONS:
         return start, payload[: start + 3]
-    at, end = annotations_at(payload, start)
-    if at != start or not end or asks_for_something(payload, at, end):
+    end = annotations_end(payload, start)
+    if not 0 < end <= len(payload) or asks_for_something(payload, start, end):
         return start, ()
     return end, payload[:end]
 

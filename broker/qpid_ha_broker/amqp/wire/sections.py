@@ -251,10 +251,8 @@ class MessageSections:
         length = header.length
         begins = payload[: length + 3]
         has_next = begins[length : length + 2] == _SECTION and begins[length + 2 :] in NO_ANNOTATIONS
-        if begins[length:] == _ANNOTATIONS_BEGIN:
-            begin = payload[length : length + 4]
-            _, end = annotations_at(payload, length) if begin in (_SHORT_MAP, _LONG_MAP) else (0, 0)
-            begins, has_next = payload[:end], end > 0 and payload.find(NUMBERED, length, end) < 0
+        if 0 < (end := annotations_end(payload, length)) <= len(payload):
+            begins, has_next = payload[:end], payload.find(NUMBERED, length, end) < 0
         return FreshBeginning(begins if has_next else (), header.fresh, length)
 
     def redelivered(self, payload: bytes, delivery_count: int) -> bytes:
@@ -458,12 +456,22 @@ def annotations_at(payload: bytes, start: int) -> tuple[int, int]:
 
     May end behind the end of a message that is cut off. Raises DecodeError.
     """
+    end = annotations_end(payload, start)
+    return (start, end) if end else find_section(payload, MESSAGE_ANNOTATIONS)
+
+
+def annotations_end(payload: bytes, start: int) -> int:
+    """Where the message annotations end that begin at `start`, as their beginning says; 0: none do, as most clients
+    write them.
+
+    May be behind the end of a message that is cut off: what begins as that does need not go on so.
+    """
     beginning = payload[start : start + 4]
     if beginning == _LONG_MAP:
-        return start, start + 8 + int.from_bytes(payload[start + 4 : start + 8], "big")
+        return start + 8 + int.from_bytes(payload[start + 4 : start + 8], "big")
     if beginning == _SHORT_MAP:
-        return start, start + 5 + int.from_bytes(payload[start + 4 : start + 5], "big")
-    return find_section(payload, MESSAGE_ANNOTATIONS)
+        return start + 5 + int.from_bytes(payload[start + 4 : start + 5], "big")
+    return 0
 
 
 def _without_number(payload: bytes, start: int) -> bytes:
