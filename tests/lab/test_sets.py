@@ -15,7 +15,7 @@ from lab.on_node import Node
 def wait_failed(cluster: Cluster, by: str, failed: str, sets: int) -> None:
     """Until the controller on `by` has said that `failed` is gone, and led so many sets: it may have looked itself, or
     been told by Pacemaker."""
-    line = re.compile(rf"broker {failed} has failed: .*; it leads {sets} sets")
+    line = re.compile(rf"broker {failed} has failed: .*; it leads {sets} sets?\b")
     cluster.wait(lambda: line.search(Node(cluster, by).broker_log()), f"{by} says that {failed} has failed")
 
 
