@@ -172,9 +172,9 @@ class Node(MemberHarness):
         self.was_level = False
         """This process was in sync once: what it did not bring from its store it has been sent."""
         self.index = index
-        self.name = f"n{index}"
         self.clock = clock
         self._settings = settings
+        self.name = settings("").name
         self.process = 0
         self.producers = 0
         """So many that number their messages are kept in mind."""

@@ -1,4 +1,4 @@
-"""The real members of a cluster's sets: each replica a `Node` with its store, each set a network of its own.
+"""The members of a cluster's sets, as they ship: each replica a `Node` with its store, each set a network of its own.
 
 The controller of the simulated cluster is to them what it is to those of a broker: it has their records, and what it
 orders is fed to them. Connections are shared by all sets, so whatever cuts them cuts all: without heartbeats of their
@@ -32,7 +32,7 @@ from qpid_ha_broker.model.transactions.transaction import Message
 from qpid_ha_broker.server.peers.replica_reports import QueueReport
 from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import SimulatedDisk
-from simulation.copies import Copy, copies_in
+from simulation.copies import Copy, copies_in, queued_copies
 from simulation.custody import Custody
 from simulation.network import Network
 from simulation.node import Node, Session, Taker, Violation
@@ -44,6 +44,8 @@ from simulation.trace import Trace
 from simulation.virtual_time import Clock
 
 PUBLISH_WITHIN_S = 0.6
+BUSY_SETS = 8
+"""Where there are more sets, each is published to the less often."""
 RECORD_LIMIT_S = 5.0
 """As `server.controller.controller_client.RECORD_LIMIT_S`."""
 NO_CONTROLLER_S = 0.01
@@ -249,7 +251,8 @@ class SimulatedSet:
     # --- its clients, see `node.Client`
 
     def _publish_later(self) -> None:
-        self._world.after(PUBLISH_WITHIN_S * self._draw.random(), self._publish)
+        crowd = max(1.0, len(self._world.committed_map.sets) / BUSY_SETS)
+        self._world.after(PUBLISH_WITHIN_S * crowd * self._draw.random(), self._publish)
 
     def _publish(self) -> None:
         if self.is_stopping:
@@ -266,7 +269,7 @@ class SimulatedSet:
         node = session.node
         if not session.is_open:
             return
-        payload = Copy(self.name, number, 0, PUBLISHED, 0).payload()
+        payload = Copy(f"{node.name}#{node.process}", number, 0, PUBLISHED, 0).payload()
         try:
             queue = node.configuration.declare_queue(PUBLISHED, {})
             token = node.resources.publish(queue, Message(payload, True), node.message_ms())
@@ -296,7 +299,7 @@ class SimulatedSet:
         entry = self._world.committed_map.sets.get(self.name)
         was_replaced = entry is not None and entry.record.generation > node.member.status.generation
         if change.after is State.PRIMARY and not was_replaced:
-            self._check(node, "leads")
+            self._check(node)
 
     def handled(self, node: Node) -> None:
         """Invariants are checked by the node."""
@@ -312,17 +315,24 @@ class SimulatedSet:
         self._world.notes.append(f"{self._world.now_s:8.2f} {node.name}: the replica of {self.name} ends: {reason}")
         self._world.after(TRY_AGAIN_S, partial(self._load, node.name))
 
-    def _check(self, node: Node, what: str) -> None:
-        present = {copy.number for copy in copies_in(node.resources.catalog)}
+    def _check(self, node: Node) -> None:
+        """It has all that was confirmed; and of each process that was primary what that wrote, in its order."""
+        copies = queued_copies(node.resources.catalog).get(PUBLISHED, [])
+        present = {copy.number for copy in copies}
         gone = [number for number in self.confirmed if number not in present]
         if gone:
-            raise Violation(f"{node.name} {what} {self.name} without what was confirmed: {gone[:5]}")
+            raise Violation(f"{node.name} leads {self.name} without what was confirmed: {gone[:5]}")
+        last: dict[str, int] = {}
+        for copy in copies:
+            if last.setdefault(copy.publisher, 0) >= copy.number:
+                raise Violation(f"{node.name} leads {self.name}, where {copy} comes behind {last[copy.publisher]}")
+            last[copy.publisher] = copy.number
 
     def check_at_rest(self, entry: SetEntry) -> None:
         """All that were in sync have the same, and everything that was confirmed."""
         primary = self.nodes[entry.record.primary]
         queued = copies_in(primary.resources.catalog)
-        self._check(primary, "leads")
+        self._check(primary)
         for broker in entry.record.members:
             node = self.nodes[broker]
             if node.is_up and node.member.status.state is State.READY:
@@ -331,8 +341,8 @@ class SimulatedSet:
                     raise Violation(f"{broker} is in sync with {primary.name} in {self.name}, and differs in {missing}")
 
 
-class RealMembers:
-    """All sets: see `sets_world.Members`. Brokers are called `n0`, `n1` and so on."""
+class Members:
+    """All sets, on all brokers: what happens to a broker happens to each of its replicas."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -346,9 +356,11 @@ class RealMembers:
         self._queues = {broker.name: self._watch_queues(broker) for broker in world.brokers.values()}
         self.ledger = QueueLedger(world)
         self.on_step: Callable[[Node, str], None] = lambda node, step: None
+        """Called where a step of a queue's deletion was done at the primary of its set."""
 
     @property
     def confirmed(self) -> dict[str, list[int]]:
+        """Of each set, the writes that were confirmed to clients, in their order."""
         return {name: each.confirmed for name, each in self._sets.items()}
 
     # --- what happens
@@ -375,9 +387,10 @@ class RealMembers:
                 self._set(name).unhost(broker.name, delete=broker.name not in entry.record.members)
         self._queues[broker.name].work()
         for name in hosted:
-            there, node = self._world.committed_map.sets.get(name), self._sets[name].nodes[broker.name]
-            is_led = there is not None and there.record.primary == broker.name and self.leaders(name) == [broker.name]
-            if is_led and there is not None and node.member.status.generation == there.record.generation:
+            there, node = committed.get(name), self._sets[name].nodes[broker.name]
+            if there is None or there.record.primary != broker.name or not node.is_primary:
+                continue
+            if node.member.status.generation == there.record.generation and self.leaders(name) == [broker.name]:
                 for step in self.ledger.look(node, there):
                     self.on_step(node, step)
 
@@ -386,9 +399,11 @@ class RealMembers:
         return BrokerQueues(self._world, broker, _Running(self._sets, broker.name))
 
     def have_deleted(self, order: OrderDeletion, refuse: Callable[[bool, str], None]) -> None:
+        """A queue, as the controller wants it of a broker that is up."""
         self._queues[order.broker].placed.have_deleted(order, refuse)
 
     def report_queues(self, broker: BrokerModel, full: bool) -> QueueReport:
+        """What its broker says of queues."""
         return self._queues[broker.name].placed.report(full)
 
     def _set(self, name: str) -> SimulatedSet:
@@ -397,10 +412,12 @@ class RealMembers:
         return self._sets[name]
 
     def reports(self, broker: BrokerModel) -> Mapping[str, ReplicaReport]:
+        """What its broker says of each replica."""
         found = [self._sets[name].report(broker.name) for name in self._hosted[broker.name]]
         return {each.set: each for each in found if each is not None}
 
     def obey(self, order: GiveOrder, answer: Callable[[bool, str], None]) -> None:
+        """Of the controller, to a broker that is up."""
         node = self._sets[order.set].nodes[order.broker] if order.set in self._sets else None
         if node is None or not node.is_up:
             answer(False, f"broker {order.broker} has no replica of {order.set}")
@@ -416,12 +433,13 @@ class RealMembers:
         return [each.nodes[broker] for each in self._sets.values() if each.nodes[broker].is_up]
 
     def died(self, broker: str, has_power: bool) -> None:
+        """Its process has died; without power, with what was not synced."""
         self._hosted[broker].clear()
         for node in self._nodes(broker):
             node.kill(is_silent=not has_power, has_power=has_power)
 
     def started(self, broker: str, is_empty: bool) -> None:
-        """Who still had a connection to the process before hears that it is gone."""
+        """A new process, with its disk or an empty one. Who still had a connection to the one before hears of it."""
         self._queues[broker] = self._watch_queues(self._world.brokers[broker])
         for each in self._sets.values():
             if is_empty:
@@ -430,6 +448,7 @@ class RealMembers:
             self.reset(broker, other)
 
     def paused(self, broker: str, is_paused: bool) -> None:
+        """Its process is stopped, or goes on."""
         for node in self._nodes(broker):
             if is_paused:
                 node.pause()
@@ -437,6 +456,7 @@ class RealMembers:
                 node.resume()
 
     def blocked(self, sender: str, receiver: str, is_blocked: bool) -> None:
+        """Nothing goes from one to the other any more, or again."""
         for each in self._sets.values():
             one, other = each.nodes[sender].index, each.nodes[receiver].index
             if is_blocked:
@@ -444,30 +464,32 @@ class RealMembers:
             else:
                 each.network.unblock(one, other)
 
-    def silent(self, one: str, other: str) -> None:
-        self.reset(one, other)
-
     def reset(self, one: str, other: str) -> None:
+        """All connections between two brokers break; either notices now or a little later."""
         for each in self._sets.values():
             each.network.break_between(each.nodes[one].index, each.nodes[other].index, True, True)
 
     def healed(self) -> None:
+        """Nothing goes wrong any more."""
         for each in self._sets.values():
             for node in each.nodes.values():
                 if node.machine is not None:
                     node.machine.has_stalls = False
 
     def stop_clients(self) -> None:
+        """Nothing is published any more, so that replicas can be compared."""
         for each in self._sets.values():
             each.is_stopping = True
 
     def set_deleted(self, name: str) -> None:
+        """That is committed: nothing that it confirmed has to be there any more."""
         if name in self._sets:
             self._sets[name].confirmed.clear()
 
     # --- at rest
 
     def leaders(self, set_name: str) -> list[str]:
+        """The brokers that lead it, by themselves."""
         nodes = self._sets[set_name].nodes if set_name in self._sets else {}
         return [name for name, node in nodes.items() if node.is_primary]
 
@@ -490,6 +512,7 @@ class RealMembers:
         return is_listed and (entry.record.claimed or not entry.record.generation or node.member.status.generation > 0)
 
     def check_at_rest(self, entry: SetEntry) -> None:
+        """Of a set that is led. Raises Violation."""
         self._sets[entry.name].check_at_rest(entry)
         self.ledger.check_at_rest(self._sets[entry.name].nodes[entry.record.primary], entry)
 

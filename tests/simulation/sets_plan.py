@@ -71,6 +71,8 @@ _WEIGHTS: Final[dict[SetsKind, int]] = {
 }
 
 
+FEW_SETS_SHARE: Final = 0.7
+"""In how many clusters there are not more than eight sets."""
 NO_CHANNEL_SHARE: Final = 0.4
 """In how many clusters such faults are drawn, after all others."""
 NO_CHANNEL_MOST_S: Final = 8.0
@@ -94,8 +96,6 @@ class SetsPlan:
     """Of each broker, as it says it: of one seed in four, two brokers are workers of each machine."""
     sets: tuple[int, ...]
     """Of each set, how many replicas it wants; 0: as many as the policy says."""
-    has_nodes: bool
-    """The sets' members are real ones, with stores; if not, models of them."""
     faults: tuple[SetsFault, ...]
 
     def describe(self) -> str:
@@ -108,11 +108,10 @@ def _shown(fault: SetsFault) -> str:
 
 
 def draw_sets_plan(seed: int) -> SetsPlan:
-    """3 to 7 brokers, and 1 to 20 sets; with real members, which take their time, at most eight."""
+    """3 to 7 brokers, and 1 to 20 sets, which take their time: seldom more than eight."""
     draw = random.Random(f"{seed}/sets plan")
     brokers, zones = draw.randint(3, 7), draw.randint(1, 4)
-    has_nodes = draw.random() < 0.7
-    sets = draw.choice((1, 1, 2, 2, 3, 5, 8)) if has_nodes else draw.randint(1, 20)
+    sets = draw.choice((1, 1, 2, 2, 3, 5, 8)) if draw.random() < FEW_SETS_SHARE else draw.randint(1, 20)
     count = draw.choice((0, 10, 20, 30, 40))
     kinds = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=count)
     faults = [_draw_fault(draw, kind) for kind in kinds]
@@ -124,7 +123,6 @@ def draw_sets_plan(seed: int) -> SetsPlan:
         seed,
         tuple(_place(number, zones, seed % 4 == 3) for number in range(brokers)),
         wanted,
-        has_nodes,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
 

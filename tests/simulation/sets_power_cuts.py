@@ -15,7 +15,7 @@ from qpid_ha_broker.cluster import messages as ms
 from simulation.node import Node, Violation
 from simulation.node_store import Machine
 from simulation.power_cuts import BACK_AFTER_S, Cut
-from simulation.sets_nodes import RealMembers, SimulatedSet
+from simulation.sets_nodes import Members, SimulatedSet
 from simulation.sets_world import LAST_WRITE_S, World
 from simulation.virtual_time import Clock
 
@@ -66,8 +66,8 @@ class CutSet(SimulatedSet):
         super().settle_identity(broker)
 
 
-class CutMembers(RealMembers):
-    """Real members, and a power cut."""
+class CutMembers(Members):
+    """The members of all sets, and a power cut."""
 
     def __init__(self, world: World, cut: Cut | None) -> None:
         super().__init__(world)

@@ -9,8 +9,7 @@ from functools import partial
 
 from qpid_ha_broker.cluster import messages as ms
 from simulation.node import Violation, problem_of
-from simulation.sets_member import ModelledMembers
-from simulation.sets_nodes import RealMembers
+from simulation.sets_nodes import Members
 from simulation.sets_plan import FAULTS_END_S, SetsPlan
 from simulation.sets_queues import QueueTraffic
 from simulation.sets_trouble import Trouble
@@ -43,12 +42,12 @@ class SetsOutcome:
 
 def make_world(plan: SetsPlan, with_trace: bool) -> World:
     zones = {f"n{number}": zone for number, zone in enumerate(plan.zones)}
-    members = RealMembers if plan.has_nodes else ModelledMembers
-    return World(plan.seed, zones, members, SETTINGS, with_trace=with_trace)
+    return World(plan.seed, zones, Members, SETTINGS, with_trace=with_trace)
 
 
 def play(world: World, plan: SetsPlan) -> None:
     """Raises Violation."""
+    world.has_faults = True
     world.lead("n0")
     world.run(1.0)
     for number, replicas in enumerate(plan.sets):

@@ -13,17 +13,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.placement import Placement, spread
 from qpid_ha_broker.cluster_map import ClusterMap, SetEntry
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.server.peers.replica_reports import QueueReport
-from simulation.node import Node, Violation
+from simulation.node import Violation
 from simulation.trace import Trace, shown
 from simulation.virtual_time import Schedule
+
+if TYPE_CHECKING:
+    from simulation.sets_nodes import Members
 
 STEP_S = 0.05
 LATE_S = 0.05
@@ -87,69 +89,7 @@ class BrokerModel:
         return f"{self.name}/{self.starts}"
 
 
-class Members(Protocol):
-    """The replicas of all sets on all brokers: models of them, or real ones."""
-
-    @property
-    def confirmed(self) -> Mapping[str, list[int]]:
-        """Of each set, the writes that were confirmed to clients, in their order."""
-
-    def step(self, broker: BrokerModel) -> None:
-        """A little time went by at that broker, whose map may be another one."""
-
-    def reports(self, broker: BrokerModel) -> Mapping[str, ms.ReplicaReport]:
-        """What its broker says of each replica."""
-
-    def obey(self, order: ms.GiveOrder, answer: Callable[[bool, str], None]) -> None:
-        """Of the controller, to a broker that is up."""
-
-    def have_deleted(self, order: ms.OrderDeletion, refuse: Callable[[bool, str], None]) -> None:
-        """The same, of a queue."""
-
-    def report_queues(self, broker: BrokerModel, full: bool) -> QueueReport:
-        """What its broker says of queues."""
-
-    def died(self, broker: str, has_power: bool) -> None:
-        """Its process has died; without power, with what was not synced."""
-
-    def started(self, broker: str, is_empty: bool) -> None:
-        """A new process; with its disk, or an empty one."""
-
-    def paused(self, broker: str, is_paused: bool) -> None:
-        """Its process is stopped, or goes on."""
-
-    def blocked(self, sender: str, receiver: str, is_blocked: bool) -> None:
-        """Nothing goes from one to the other any more, or again."""
-
-    def silent(self, one: str, other: str) -> None:
-        """Two brokers have not heard of each other for so long that their connections are closed."""
-
-    def reset(self, one: str, other: str) -> None:
-        """All connections between two brokers break; either notices now or a little later."""
-
-    def healed(self) -> None:
-        """Nothing goes wrong any more."""
-
-    def stop_clients(self) -> None:
-        """Nothing is published any more, so that replicas can be compared."""
-
-    def set_deleted(self, name: str) -> None:
-        """That is committed."""
-
-    def leaders(self, set_name: str) -> list[str]:
-        """The brokers that lead it, by themselves."""
-
-    def could_lead(self, entry: SetEntry) -> list[str]:
-        """The brokers that could, by what they are and can reach."""
-
-    def check_at_rest(self, entry: SetEntry) -> None:
-        """Of a set that is led. Raises Violation where something that was confirmed is not there."""
-
-    on_step: Callable[[Node, str], None]
-    """Called where a step of a queue's deletion was done at the primary of its set."""
-
-
-MakeMembers = Callable[["World"], Members]
+MakeMembers = Callable[["World"], "Members"]
 
 
 class World:
@@ -179,7 +119,7 @@ class World:
         self.repeats = 0.0
         """How often an order comes once more, later."""
         self.delay_s = 0.01
-        self.has_faults = True
+        self.has_faults = False
         """What is made from now on has faults of its own, such as a disk that stalls."""
         # `default`
         self.log: list[ev.MapEvent] = []
@@ -320,7 +260,7 @@ class World:
 
         def look() -> None:
             if is_silent():
-                self.members.silent(one, other)
+                self.members.reset(one, other)
 
         self.after(self.settings.failure_timeout_s * (1.0 + 0.5 * self.random.random()), look)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qpid_ha_broker.cluster import messages as ms
-from simulation.sets_member import modelled_world
+from simulation.sets_nodes import Members
 from simulation.sets_world import World
 
 ZONES = {"a": "one", "b": "two", "c": "three", "d": "three", "e": "one"}
@@ -13,7 +13,7 @@ SETTINGS = ms.ControllerSettings(recovery_interval_s=RECOVERY_S, check_interval_
 
 def five_brokers(check_s: float = CHECK_S) -> World:
     """With the set `qq` on A, B and C."""
-    world = modelled_world(1, ZONES, SETTINGS._replace(check_interval_s=check_s))
+    world = World(1, ZONES, Members, SETTINGS._replace(check_interval_s=check_s))
     world.lead("a")
     world.run(1.0)
     assert world.asked(ms.CreateSet("qq", ("a", "b", "c"))).done
@@ -77,7 +77,7 @@ def test_scenario_three_a_broker_that_is_back_before_the_interval_changes_nothin
 
 def test_a_failure_does_not_start_everything_at_once() -> None:
     """At most two replicas catch up at one broker, and the rest waits."""
-    world = modelled_world(2, {"a": "", "b": "", "c": "", "d": ""}, SETTINGS._replace(recovery_interval_s=1.0))
+    world = World(2, dict.fromkeys("abcd", ""), Members, SETTINGS._replace(recovery_interval_s=1.0))
     world.lead("a")
     world.run(1.0)
     for number in range(9):

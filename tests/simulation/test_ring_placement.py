@@ -6,7 +6,7 @@ import pytest
 
 from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import ring
-from simulation.sets_member import modelled_world
+from simulation.sets_nodes import Members
 from simulation.sets_world import World
 
 SETS = {"one": "a", "two": "b", "three": "c", "four": "d"}
@@ -18,7 +18,7 @@ WHOLE = {"one": {"a", "b"}, "two": {"b", "c"}, "three": {"c", "d"}, "four": {"d"
 def world() -> World:
     """Four brokers, the first of which leads `default`."""
     settings = ms.ControllerSettings(min_replicas=2, recovery_interval_s=1.0, check_interval_s=0.5)
-    world = modelled_world(1, dict.fromkeys("abcd", ""), settings, ring)
+    world = World(1, dict.fromkeys("abcd", ""), Members, settings, ring)
     world.lead("a")
     world.run(1.0)
     return world
