@@ -29,6 +29,8 @@ CLAIM_S: Final = 1.5
 """An agent looks at its lock twice a second."""
 HEEDED_WITHIN_S: Final = 1.5
 """How long an agent that works may not know of a pause."""
+UNANSWERED_LOOKS = 15
+"""So often an operator looks whether a pause was begun, longer than a broker is stopped: who has died never says."""
 OUTDATED_S: Final = 6.0
 """How long two may lead, of whom the record names one, while both reach it."""
 ACTS: Final = ("promote", "demote", "switchover")
@@ -223,14 +225,16 @@ class AgentsTrouble:
 
     def _pause_agents(self, fault: ProxiesFault, draw: random.Random) -> None:
         node = draw.choice(self._nodes)
-        node.ask("pause", {"action": "begin", "by": "an operator"}, lambda problem: None)
-        self._later(2 * fault.for_s, partial(self._go_on, draw))
+        answers: list[str] = []
+        node.ask("pause", {"action": "begin", "by": "an operator"}, answers.append)
+        self._later(2 * fault.for_s, partial(self._go_on, draw, answers, UNANSWERED_LOOKS))
 
-    def _go_on(self, draw: random.Random) -> None:
-        """Whichever broker is up may be asked, and asked again."""
+    def _go_on(self, draw: random.Random, answers: list[str], looks: int) -> None:
+        """Whichever broker is up may be asked, and asked again; not before it is known what came of the pause, or that
+        nobody will say: a broker that was stopped begins it when it goes on."""
         up = [node for node in self._nodes if node.is_up and not node.is_paused]
-        again = partial(self._later, 0.3, partial(self._go_on, draw))
-        if not up:
+        again = partial(self._later, 0.3, partial(self._go_on, draw, answers, looks - 1))
+        if not up or (looks > 0 and not answers):
             again()
         else:
             draw.choice(up).ask("pause", {"action": "end"}, lambda problem: again() if problem else None)

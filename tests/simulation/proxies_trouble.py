@@ -127,6 +127,7 @@ class ProxiesTrouble:
             for each in placed.nodes
             if each.name != name
             and each.name in in_sync
+            and each.is_up
             and (each is primary or each.member.status.state is State.READY)
         ]
         return len(rest) == len(set(in_sync) - {name}) and bool(rest)
