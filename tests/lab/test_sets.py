@@ -10,12 +10,13 @@ from lab.blackout import BOOT_LIMIT_S
 from lab.cluster import Cluster
 from lab.load import Load
 from lab.on_node import Node
+from qpid_ha_broker.events.counted import counted
 
 
 def wait_failed(cluster: Cluster, by: str, failed: str, sets: int) -> None:
     """Until the controller on `by` has said that `failed` is gone, and led so many sets: it may have looked itself, or
     been told by Pacemaker."""
-    line = re.compile(rf"broker {failed} has failed: .*; it leads {sets} sets?\b")
+    line = re.compile(rf"broker {failed} has failed: .*; it leads {counted(sets, 'set')}$", re.MULTILINE)
     cluster.wait(lambda: line.search(Node(cluster, by).broker_log()), f"{by} says that {failed} has failed")
 
 

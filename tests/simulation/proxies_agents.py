@@ -29,7 +29,7 @@ CLAIM_S: Final = 1.5
 """An agent looks at its lock twice a second."""
 HEEDED_WITHIN_S: Final = 1.5
 """How long an agent that works may not know of a pause."""
-UNANSWERED_LOOKS = 15
+UNANSWERED_LOOKS: Final = 15
 """So often an operator looks whether a pause was begun, longer than a broker is stopped: who has died never says."""
 OUTDATED_S: Final = 6.0
 """How long two may lead, of whom the record names one, while both reach it."""

@@ -39,7 +39,7 @@ DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
 SHARES: Final[dict[str, int]] = {ONE_SET: 20, AGENTS: 10, SETS: 30, PROXIES: 30, FORWARDING: 10, GROUP: 0}
 """Of a hundred seeds, how many stand for each kind of cluster. At least half have to be of clusters in which something
 crosses (`crosses`): where features met, promises broke that each of them kept by itself. A cluster of many sets takes
-five times as long as one of a single set, one of real brokers with their agents seven times, one of proxies ten to
+some ten times as long as one of a single set, one of real brokers with their agents seven times, one of proxies ten to
 twenty times. Groups have tests of their own."""
 YOUNG_OBJECTS: Final = 20_000
 """So many new ones before garbage is looked for. More would keep what a hundred clusters have left in memory."""
