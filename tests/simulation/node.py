@@ -18,6 +18,7 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.roles import Candidate, Following
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.queues.dispatcher import Consumer
@@ -572,11 +573,19 @@ class Node(MemberHarness):
 
     def _hand_out(self) -> None:
         """What is handed out in one turn is handed out at once: consumers get it in the order of the queue."""
+        self._look_at_lead()
         handouts = self.resources.hand_out(self.message_ms(), HAND_OUT_LIMIT)
         given = [(entry.id, handout.consumer, entry) for handout in handouts for entry in handout.entries]
         for _, consumer, entry in sorted(given, key=itemgetter(0)):
             if isinstance(consumer, Taker):
                 consumer.session.client.handed_out(consumer, entry)
+
+    def _look_at_lead(self) -> None:
+        """As `HostedSet` does."""
+        replication, now_s = self.resources.replication, self.clock.monotonic_s()
+        before, replication.lead_proof = replication.lead_proof, self.member.lead_proof(now_s, 0.0)
+        if before is LeadProof.MISSING and replication.lead_proof is not before:
+            self.resources.catalog.wake_consumers()
 
     # --- clients
 
