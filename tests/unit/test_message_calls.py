@@ -62,7 +62,7 @@ def test_a_message_costs_no_more_calls_than_it_did(kind: str) -> None:
     assert queue.messages.count == 0
 
 
-@pytest.mark.parametrize(("is_of_jms", "in_most"), [(False, 2.1), (True, 4.1)])
+@pytest.mark.parametrize(("is_of_jms", "in_most"), [(False, 2.1), (True, 4.2)])
 def test_a_message_that_comes_and_goes_with_others_costs_next_to_no_calls_of_its_own(
     is_of_jms: bool, in_most: float
 ) -> None:
@@ -90,6 +90,29 @@ def test_a_message_that_comes_and_goes_with_others_costs_next_to_no_calls_of_its
         delivery.settle()
     assert calls_of(broker.settle_down) / BURST <= 0.6
     assert broker.queue("q").messages.count == 0
+
+
+@pytest.mark.parametrize(("subscribers", "most"), [(1, 2.1), (3, 2.5)])
+@pytest.mark.parametrize("address", ["amq.topic/news", "amq.topic"])
+def test_a_message_to_a_topic_costs_no_more_calls_than_one_to_a_queue(
+    address: str, subscribers: int, most: float
+) -> None:
+    """And next to none for each further subscriber. Where the link does not say which topic, its subject is looked for
+    in each message."""
+    broker = PairedBroker()
+    client = broker.connect()
+    receivers = [client.receiver("amq.topic/news") for _ in range(subscribers)]
+    sender = client.sender(address)
+    messages = [proton.Message(f"body {number}", id=number, subject="news") for number in range(BURST)]
+    deliveries = [client.send(sender, message) for message in messages]
+    per_subject = 5 if address == "amq.topic" else 0
+    assert calls_of(broker.settle_down) / BURST <= most + per_subject
+    assert [delivery.remote_state for delivery in deliveries] == [proton.Delivery.ACCEPTED] * BURST
+    for receiver in receivers:
+        receiver.flow(BURST)
+    broker.settle_down()
+    for receiver in receivers:
+        assert [message.body for _, message in client.received(receiver)] == [message.body for message in messages]
 
 
 def calls_of(act: Callable[[], None]) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from typing import cast
+from unittest.mock import patch
 
 import proton
 import pytest
@@ -13,14 +15,17 @@ from hypothesis import strategies as st
 from model_support import Core
 from paired_engines import PairedBroker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.links.incoming import IncomingLink
 from qpid_ha_broker.amqp.links.plain_messages import runs_of
 from qpid_ha_broker.amqp.links.sent_payload import sent_payload, sent_payloads
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import DELIVERY_DELAY, DELIVERY_TIME
-from qpid_ha_broker.amqp.wire.conditions import AmqpError
+from qpid_ha_broker.amqp.wire.conditions import AmqpError, DecodeError
 from qpid_ha_broker.amqp.wire.engine import Delivery, Transfer
 from qpid_ha_broker.amqp.wire.group_ids import has_group
-from qpid_ha_broker.amqp.wire.sections import PRODUCER, SEQUENCE, Header, MessageSections
+from qpid_ha_broker.amqp.wire.sections import PRODUCER, SEQUENCE, SUBJECT_FIELD, Header, MessageSections
+from qpid_ha_broker.events.types import Scalar
+from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.transactions.transaction import Message
 
 SECTIONS = MessageSections()
@@ -174,6 +179,84 @@ def test_what_goes_out_together_is_what_each_would_be_by_itself(sent: list[tuple
     together = sent_payloads(SECTIONS, queue, entries, bodies, core.now_ms)
     each = [sent_payload(SECTIONS, queue, entry, entry.resident_body(), core.now_ms) for entry in entries]
     assert together == each
+
+
+@settings(max_examples=300, deadline=None)
+@given(payload=of_clients | by_hand | broken)
+def test_the_subject_is_found_as_any_other_field(payload: bytes) -> None:
+    found = []
+    for read in (SECTIONS.routing_key, lambda whole: SECTIONS._property(whole, SUBJECT_FIELD)):
+        try:
+            found.append(read(payload))
+        except DecodeError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+
+
+QUEUES: tuple[dict[str, Scalar], ...] = (
+    {},
+    {"qpid.priorities": 3},
+    {"qpid.max_count": 3},
+    {"qpid.max_count": 3, "qpid.policy_type": "ring"},
+    {"qpid.message_ttl_ms": 1000},
+    {"qpid.replicate": "none"},
+    {"qpid.message_groups": True},
+)
+BINDINGS: tuple[tuple[str, dict[str, Scalar]], ...] = (
+    ("s", {}),
+    ("#", {}),
+    ("", {}),
+    ("s", {"x-filter-jms-selector": "JMSPriority > 4"}),
+    ("s", {"x-match": "any", "a": 1}),
+)
+bound = st.tuples(st.sampled_from([*QUEUES[:1] * 6, *QUEUES]), st.sampled_from([*BINDINGS[:1] * 6, *BINDINGS]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(["topic", "topic", "direct", "fanout", "headers"]),
+    queues=st.lists(bound, max_size=4),
+    address=st.sampled_from(["x", "x/s", "x/t"]),
+    sent=st.lists(st.tuples(of_clients | by_hand | broken, st.booleans()), min_size=1, max_size=10),
+)
+def test_an_exchange_brings_messages_that_come_together_where_it_brings_each_by_itself(
+    kind: str,
+    queues: list[tuple[dict[str, Scalar], tuple[str, dict[str, Scalar]]]],
+    address: str,
+    sent: list[tuple[bytes, bool]],
+) -> None:
+    """The long way is what every link has."""
+    quick, careful = PairedBroker(), PairedBroker()
+    seen: dict[PairedBroker, object] = {}
+    for broker in (quick, careful):
+        configuration = broker.container.default.configuration
+        configuration.declare_exchange("x", kind, {})
+        for number, (arguments, (key, conditions)) in enumerate(queues):
+            configuration.declare_queue(f"q{number}", arguments)
+            with suppress(ModelError):  # arguments that are none of that kind
+                configuration.bind("x", f"q{number}", key, conditions)
+        with patch.object(IncomingLink, "_takes_runs", False) if broker is careful else nullcontext():
+            client = broker.connect()
+            link = client.sender(address)
+            deliveries = []
+            for payload, settled in sent:
+                delivery = client.send(link, payload)
+                if settled:
+                    delivery.settle()
+                deliveries.append(delivery)
+            broker.settle_down()
+        broker.check_invariants()
+        resources = broker.container.default.resources
+        seen[broker] = (
+            [
+                [(entry.id, entry.body, entry.header) for entry in queue.messages]
+                for queue in resources.catalog.queues.values()
+            ],
+            [(delivery.remote_state, delivery.settled) for delivery in deliveries],
+            bool(link.state & proton.Endpoint.REMOTE_ACTIVE),
+            (resources.unroutable_total, resources.replicated.log.last_lsn, resources.catalog.memory_bytes),
+        )
+    assert seen[quick] == seen[careful]
 
 
 @settings(max_examples=60, deadline=None)

@@ -392,7 +392,7 @@ def test_a_log_that_was_read_in_two_halves_gives_the_same_state() -> None:
 
 
 plain = st.builds(message, texts, priority=priorities, durable=st.booleans())
-arrivals = st.tuples(st.integers(0, 1), st.lists(plain | numbered, min_size=1, max_size=4), st.booleans())
+arrivals = st.tuples(st.integers(0, 2), st.lists(plain | numbered, min_size=1, max_size=4), st.booleans())
 
 
 @settings(max_examples=100, deadline=None)
@@ -407,12 +407,13 @@ def test_records_that_are_followed_together_count_as_each_by_itself(
     core, together, alone = Core(), Resources(TextReader()), Resources(TextReader())
     core.resources.deduplication.producers = 2
     queues = core.configuration.declare_queue("a", arguments), core.queue("b")
+    targets = (*queues, core.exchange("x", "fanout", *queues))
     for which, sent, takes in steps:
         for each in sent:
             with suppress(ModelError):
-                core.publish(queues[which], each)
+                core.publish(targets[which], each)
         if takes:
-            core.consume(queues[which], 2)
+            core.consume(queues[which % 2], 2)
     core.read()
     for at in range(0, len(core.records), cut):
         together.replicated.follow(core.records[at : at + cut])
@@ -453,9 +454,38 @@ def test_messages_that_come_together_are_there_as_if_each_had_come_by_itself(
             parts = [bodies_of_run] if core is together else [[body] for body in bodies_of_run]
             for part in parts:
                 held = core.resources.sets.holding(queue)
-                told += held.enqueue_plain(queue, [message(body).payload for body in part], durable, priority)
+                told += held.enqueue_plain((queue,), [message(body).payload for body in part], durable, priority)
             told += core.consume(queue, taken)
     assert seen[together] == seen[alone]
+    assert together.read() == alone.read()
+    assert picture(together.sets) == picture(alone.sets)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    runs=st.lists(st.tuples(st.lists(texts, min_size=1, max_size=5), st.booleans(), priorities), max_size=6),
+    arguments=st.lists(st.sampled_from([kinds[name] for name in ("fifo", "priority", "single")]), max_size=3),
+    expires=st.booleans(),
+)
+def test_messages_that_an_exchange_brings_together_are_there_as_if_each_had_come_by_itself(
+    runs: list[tuple[list[str], bool, int]], arguments: list[dict[str, Scalar]], expires: bool
+) -> None:
+    together, alone = Core(), Core()
+    expires_at_ms = NOW_MS + SECOND if expires else 0
+    for core in (together, alone):
+        named = enumerate([kinds["fifo"], *arguments])
+        queues = [core.configuration.declare_queue(f"q{number}", each) for number, each in named]
+        exchange = core.exchange("x", "fanout", *queues)
+        consumers = [core.consumer(queue) for queue in queues]
+        for bodies_of_run, durable, priority in runs:
+            payloads = [message(body).payload for body in bodies_of_run]
+            if core is together:
+                held = core.resources.sets.holding(queues[0])
+                held.enqueue_plain(queues, payloads, durable, priority, expires_at_ms)
+            else:
+                core.publish(exchange, *[Message(payload, durable, priority, expires_at_ms) for payload in payloads])
+            for queue, consumer in zip(queues, consumers, strict=True):
+                core.take(queue, consumer, 2)
     assert together.read() == alone.read()
     assert picture(together.sets) == picture(alone.sets)
 

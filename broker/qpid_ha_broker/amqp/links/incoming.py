@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import proton
@@ -35,7 +36,7 @@ from qpid_ha_broker.amqp.wire.conditions import (
 )
 from qpid_ha_broker.amqp.wire.engine import Delivery, EachTransfer, Transfer
 from qpid_ha_broker.amqp.wire.relay import LATE_REFUSAL, RelayRequest
-from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS
+from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS, Header
 from qpid_ha_broker.model.errors import ModelError
 from qpid_ha_broker.model.exchanges.exchange import Exchange
 from qpid_ha_broker.model.logs.log import Commitment, CommitToken, Log
@@ -324,15 +325,15 @@ class IncomingLink(ReceivingLink):
 
     def transfers(self, batch: list[Transfer]) -> None:
         """As of every link; the short way for messages about which there is nothing to decide, as `enqueue_plain`."""
-        queue, resources = self._queue, self.hosted.resources
-        is_numbered = bool(self._relayed_by)
-        if queue is None or (self._relay is not None and not is_numbered) or resources.replication.is_restricted:
+        if not self._takes_runs:
             super().transfers(batch)
             return
-        sections, log = self._container.sections, queue.log
-        detects_groups = queue.detects_groups and not is_numbered  # which `publish_numbered` does
+        queue, is_numbered = self._queue, bool(self._relayed_by)
+        # Whatever is numbered `publish_numbered` looks at.
+        detects_groups = (queue is None or queue.detects_groups) and not is_numbered
+        sections = self._container.sections
         for run, header in runs_of(batch, sections, self.max_message_bytes, detects_groups=detects_groups):
-            if header is None or self._parts or queue.needs_care:
+            if header is None or self._parts or (queue is not None and queue.needs_care):
                 super().transfers(run)
                 continue
             expires_at_ms = self._clocks.now_ms + header.ttl_ms if header.ttl_ms else 0
@@ -344,22 +345,64 @@ class IncomingLink(ReceivingLink):
                     elif not self._joins_relayed(delivery, message, settled, state):
                         self.transfer(delivery, payload, settled, state)
                 continue
-            if self._has_ended:
-                super().transfers(run)
-                continue
-            payloads = [payload for _, payload, _, _ in run]
-            lsns = resources.sets.holding(queue).enqueue_plain(
-                queue, payloads, header.durable, header.priority, expires_at_ms
-            )
-            for lsn, (delivery, _, settled, _) in zip(lsns, run, strict=True):
-                if settled:
-                    engine.forget(delivery)
-                    self._credit_due += 1
+            parts = (((queue,), run),) if queue is not None else self._by_route(run)
+            for queues, part in parts:
+                if self._has_ended or not queues:
+                    super().transfers(part)
                 else:
-                    self._unconfirmed.append((log, lsn, None, delivery))
-            self.hosted.unconfirmed[self] = None
-            if not self.hosted.is_touched:
-                self.hosted.touch()
+                    self._take_in(queues, part, header, expires_at_ms)
+
+    @property
+    def _takes_runs(self) -> bool:
+        """Whether plain messages may come together: those that a proxy numbers only to a queue."""
+        if self.hosted.resources.replication.is_restricted:
+            return False
+        if self._relay is not None:
+            return self._queue is not None and bool(self._relayed_by)
+        return self._queue is not None or (self.target is not None and self.hosted.is_there(self.target.node))
+
+    def _by_route(self, run: list[Transfer]) -> Iterator[tuple[Sequence[Queue], list[Transfer]]]:
+        """Plain messages for an exchange: those behind each other that go to the same queues. No queues: each of them
+        has to be looked at by itself."""
+        target, publisher = self.target, self._container.publisher
+        if target is None or not isinstance(target.node, Exchange):
+            yield (), run
+            return
+        exchange, read_key = target.node, self._container.sections.routing_key
+        if target.key is not None:
+            yield publisher.plain_route(exchange, target.key), run
+            return
+        routes: dict[str, Sequence[Queue]] = {}
+
+        def route(transfer: Transfer) -> Sequence[Queue]:
+            try:
+                key = read_key(transfer[1])
+            except (ModelError, AmqpError):  # whoever looks at it by itself refuses it
+                return ()
+            queues = routes.get(key)
+            if queues is None:
+                queues = routes[key] = publisher.plain_route(exchange, key)
+            return queues
+
+        for queues, part in groupby(run, route):
+            yield queues, list(part)
+
+    def _take_in(self, queues: Sequence[Queue], run: Sequence[Transfer], header: Header, expires_at_ms: int) -> None:
+        """Plain messages, which come to all of `queues`."""
+        log = queues[0].log
+        payloads = [payload for _, payload, _, _ in run]
+        lsns = self.hosted.resources.sets.holding(queues[0]).enqueue_plain(
+            queues, payloads, header.durable, header.priority, expires_at_ms
+        )
+        for lsn, (delivery, _, settled, _) in zip(lsns, run, strict=True):
+            if settled:
+                engine.forget(delivery)
+                self._credit_due += 1
+            else:
+                self._unconfirmed.append((log, lsn, None, delivery))
+        self.hosted.unconfirmed[self] = None
+        if not self.hosted.is_touched:
+            self.hosted.touch()
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Publish one message."""

@@ -11,7 +11,15 @@ from hashlib import blake2b
 from typing import Final
 
 from qpid_ha_broker.amqp.wire.conditions import DecodeError
-from qpid_ha_broker.amqp.wire.sections import FOOTER, PROPERTIES, find_section
+from qpid_ha_broker.amqp.wire.sections import (
+    EMPTY_HEADER,
+    FOOTER,
+    PROPERTIES,
+    SHORT_HEADER,
+    SHORT_PROPERTIES_SECTION,
+    TEXT8,
+    find_section,
+)
 from qpid_ha_broker.amqp.wire.values import behind, value_end
 from qpid_ha_broker.model.message_reader import GroupProperty
 
@@ -23,7 +31,7 @@ _new_tuple = tuple.__new__
 """Makes a named tuple of a tuple at half of what calling its class costs."""
 _GROUP_FIELD: Final = 10
 _HASH_BYTES: Final = 16
-_SMALL_ULONG, _TEXT8, _TEXT32, _LIST8, _LIST32 = 0x53, 0xA1, 0xB1, 0xC0, 0xD0
+_SMALL_ULONG, _TEXT32, _LIST8, _LIST32 = 0x53, 0xB1, 0xC0, 0xD0
 PROPERTIES_CODE: Final = b"s"
 SHORT_PROPERTIES: Final = b"s\xc0"
 """How the section begins behind the two bytes of every section, in nearly every message that has one with fields. The
@@ -37,9 +45,6 @@ WITHOUT_GROUP: Final = frozenset(
 group."""
 _NINE_NULLS: Final = b"@" * (_GROUP_FIELD - 1)
 """What stands between a message's id and its group where there is nothing else."""
-_SHORT_HEADER: Final = b"\x00Sp\xc0"
-_EMPTY_HEADER: Final = b"\x00SpE"
-_SHORT_PROPERTIES: Final = b"\x00Ss\xc0"
 
 
 def has_group(payload: bytes) -> bool:
@@ -52,8 +57,8 @@ def group_of(payload: bytes) -> GroupProperty | None:
     # Without a call where it is written as most clients do: all messages of a queue with groups come here.
     try:
         head = payload[:4]
-        at = 5 + payload[4] if head == _SHORT_HEADER else 4 if head == _EMPTY_HEADER else 0
-        if payload[at : at + 4] == _SHORT_PROPERTIES:
+        at = 5 + payload[4] if head == SHORT_HEADER else 4 if head == EMPTY_HEADER else 0
+        if payload[at : at + 4] == SHORT_PROPERTIES_SECTION:
             if payload[at + 5] <= _GROUP_FIELD:
                 return None
             at += 6
@@ -61,7 +66,7 @@ def group_of(payload: bytes) -> GroupProperty | None:
             at = _fields_at(payload, at)
             if at < 0:
                 return None
-        if payload[at] != _TEXT8:
+        if payload[at] != TEXT8:
             at = behind(payload, at, _GROUP_FIELD)
         else:
             at += 2 + payload[at + 1]
@@ -69,7 +74,7 @@ def group_of(payload: bytes) -> GroupProperty | None:
                 at += _GROUP_FIELD - 1
             else:
                 at = behind(payload, at, _GROUP_FIELD - 1)
-        size = payload[at + 1] if payload[at] == _TEXT8 else 0
+        size = payload[at + 1] if payload[at] == TEXT8 else 0
         at += 2
         stop = at + size
         if 0 < size <= ID_BYTES and stop <= len(payload):
@@ -108,7 +113,7 @@ def _fields_at(payload: bytes, at: int) -> int:
 def _long_group(payload: bytes, at: int) -> GroupProperty | None:
     """Of any length. Raises IndexError."""
     code = payload[at]
-    if code == _TEXT8:
+    if code == TEXT8:
         first, size = at + 2, payload[at + 1]
     elif code == _TEXT32:
         first, size = at + 5, _word(payload, at + 1)

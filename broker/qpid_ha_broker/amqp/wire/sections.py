@@ -39,6 +39,10 @@ SUBJECT_FIELD = 3
 ABSOLUTE_EXPIRY_FIELD = 8
 _LIST0, _LIST8, _UPTO_EXPIRY = b"\x45", b"\xc0", bytes((ABSOLUTE_EXPIRY_FIELD,))
 _NULL_CODE = 0x40
+TEXT8 = 0xA1
+SHORT_HEADER, EMPTY_HEADER = b"\x00Sp\xc0", b"\x00SpE"
+SHORT_PROPERTIES_SECTION = b"\x00Ss\xc0"
+"""How sections begin as most clients write them."""
 _SECTION = b"\x00S"
 _ANNOTATIONS_BEGIN, _PROPERTIES_BEGIN = (b"\x00S" + bytes((code,)) for code in (MESSAGE_ANNOTATIONS, PROPERTIES))
 _NO_PROPERTIES = frozenset(b"\x00S" + bytes((code,)) for code in range(APPLICATION_PROPERTIES, FOOTER + 1))
@@ -180,13 +184,12 @@ def encode_header(durable: bool, priority: int, ttl_ms: int, first_acquirer: boo
             _uint(delivery_count),
         )
     )
-    return b"\x00Sp\xc0" + bytes((len(fields) + 1, _HEADER_FIELDS)) + fields
+    return SHORT_HEADER + bytes((len(fields) + 1, _HEADER_FIELDS)) + fields
 
 
-_EMPTY_HEADER_TEXT = b"\x00SpE"
 _NO_HEADER = Header(False, _DEFAULT_PRIORITY, 0, 0, 0, encode_header(False, _DEFAULT_PRIORITY, 0, True, 0))
 
-_EMPTY_HEADER = _NO_HEADER._replace(length=len(_EMPTY_HEADER_TEXT))
+_NO_FIELDS = _NO_HEADER._replace(length=len(EMPTY_HEADER))
 
 
 class MessageSections:
@@ -200,9 +203,9 @@ class MessageSections:
     def header(self, payload: bytes) -> Header:
         """The header section, or the defaults where there is none."""
         start = payload[:4]
-        if start == _EMPTY_HEADER_TEXT:
-            return _EMPTY_HEADER
-        if start == b"\x00Sp\xc0":
+        if start == EMPTY_HEADER:
+            return _NO_FIELDS
+        if start == SHORT_HEADER:
             header = self._headers.get(payload[: 5 + payload[4]]) if len(payload) > 4 else None
             return header or self._decode_header(payload)
         if start[:2] == b"\x00S" and len(start) == 4 and HEADER < start[2] <= FOOTER:
@@ -303,6 +306,21 @@ class MessageSections:
 
     def routing_key(self, payload: bytes) -> str:
         """The subject, empty where there is none."""
+        # Without a call for each field where it is written as most clients do: it is looked for in every message.
+        try:
+            head = payload[:4]
+            at = 5 + payload[4] if head == SHORT_HEADER else 4 if head == EMPTY_HEADER else 0
+            if payload[at : at + 3] == _ANNOTATIONS_BEGIN:
+                _, at = annotations_at(payload, at)
+            if payload[at : at + 4] == SHORT_PROPERTIES_SECTION and payload[at + 5] > SUBJECT_FIELD:
+                list_end = at + 5 + payload[at + 4]
+                at = behind(payload, at + 6, SUBJECT_FIELD)
+                start = at + 2
+                stop = start + payload[at + 1]
+                if payload[at] == TEXT8 and stop <= list_end <= len(payload):
+                    return payload[start:stop].decode("utf-8")
+        except (DecodeError, IndexError, UnicodeDecodeError):
+            pass  # it is refused below, or says nothing
         return self._property(payload, SUBJECT_FIELD)
 
     def to(self, payload: bytes) -> str:

@@ -112,6 +112,20 @@ class ExchangePublisher:
             waiting += [self.forwarder.forward(name, by_set[name], message) for name in elsewhere]
         return CommitToken(COMMITTED.log, COMMITTED.lsn, AllCommitted(tuple(waiting)))
 
+    def plain_route(self, exchange: Exchange, key: str) -> tuple[Queue, ...]:
+        """The queues of all plain messages with this key, which are to be written to one log and come to them as to a
+        queue alone; (): each message has to be published by itself.
+
+        Queues of other sets are not among those of `default`.
+        """
+        there, queues = self._default.catalog.queues_by_id, []
+        for queue_id in exchange.route_of_key(key):
+            queue = there.get(queue_id)
+            if queue is None or queue.deleted or queue.needs_care or (queues and queue.log is not queues[0].log):
+                return ()
+            queues.append(queue)
+        return tuple(queues)
+
     @property
     def is_full(self) -> bool:
         """So much is on its way to other brokers that publishers should wait."""

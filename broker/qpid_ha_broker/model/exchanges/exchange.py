@@ -226,6 +226,11 @@ class Exchange(ABC):
         queues = self.route(key, lambda: reader.properties(payload))
         return self._select(queues, key, payload, origin) if self._conditions else queues
 
+    def route_of_key(self, key: str) -> tuple[int, ...]:
+        """The route of all messages with this key; (): what else is in them may matter, or there is none."""
+        queues = self.route(key, dict)
+        return queues if self._conditions.keys().isdisjoint(queues) else ()
+
     def _select(self, queues: tuple[int, ...], key: str, payload: bytes, origin: Origin) -> tuple[int, ...]:
         """The queues of a route that a binding without conditions leads to, or one whose conditions are fulfilled."""
         lookup: Lookup | None = None
@@ -480,6 +485,9 @@ class HeadersExchange(Exchange):
             return ()
         present = properties()
         return tuple(dict.fromkeys(queue for (queue, _), match in self._matches.items() if match.matches(present)))
+
+    def route_of_key(self, key: str) -> tuple[int, ...]:
+        return ()
 
     def _index(self, binding: Binding) -> None:
         match, before = _headers_match(binding.arguments), self._matches.get((binding.queue, binding.key))

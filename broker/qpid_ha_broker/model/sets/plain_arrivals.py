@@ -1,4 +1,4 @@
-"""How messages come to their queue that are plain: for that queue alone, due at once, without key, no part of a unit.
+"""How messages come to their queues that are plain: due at once, without key, no part of a unit.
 
 Nearly all are, and those that come behind each other mostly have one header: also one time when they expire, if they
 have one, for they came together. So they count in runs, at a fraction of what each by itself would cost. All who let
@@ -27,7 +27,7 @@ _new_tuple = tuple.__new__
 class Alike(NamedTuple):
     """What records of plain messages have in common that can count together."""
 
-    queue: int
+    queues: tuple[int, ...]
     durable: bool
     priority: int
     expires_at_ms: int
@@ -39,9 +39,9 @@ def alike(record: LogRecord) -> Alike | None:
     if part or type(event) is not Enqueued:
         return None
     queues, _, durable, priority, expires_at_ms, key, due_at_ms = event
-    if key or due_at_ms or len(queues) != 1:
+    if key or due_at_ms:
         return None
-    common: Alike = _new_tuple(Alike, (queues[0], durable, priority, expires_at_ms))
+    common: Alike = _new_tuple(Alike, (queues, durable, priority, expires_at_ms))
     return common
 
 
@@ -64,6 +64,15 @@ def take_in(
         catalog.timed[queue] = None
 
 
+def take_in_routed(
+    catalog: Catalog, queues: Sequence[Queue], events: Sequence[Enqueued], lsns: Sequence[int], bodies: Sequence[bytes]
+) -> None:
+    """The same for each of `queues`, to which an exchange has brought all of `events`, alike but for their `bodies`."""
+    header = catalog.headers.of(events[0])
+    for queue in queues:
+        take_in(catalog, queue, header, lsns, bodies)
+
+
 def take_in_events(catalog: Catalog, queue: Queue, events: Sequence[Enqueued], lsns: Sequence[int]) -> None:
     """The same for plain messages with headers of their own. There may be LSNs of other events behind theirs."""
     at = 0
@@ -73,10 +82,13 @@ def take_in_events(catalog: Catalog, queue: Queue, events: Sequence[Enqueued], l
         at += len(bodies)
 
 
-def take_in_records(catalog: Catalog, queue: Queue, common: Alike, records: Sequence[LogRecord]) -> int:
+def take_in_records(catalog: Catalog, queues: Sequence[Queue], common: Alike, records: Sequence[LogRecord]) -> int:
     """The same for records that are `alike`, of a log that is followed; returns the last LSN."""
     lsns, events, _ = zip(*records, strict=True)
-    header = header_of(queue, common.durable, common.priority, common.expires_at_ms)
-    take_in(catalog, queue, header, lsns, list(map(_payload, events)))
+    bodies = list(map(_payload, events))
+    if len(queues) == 1:
+        take_in(catalog, queues[0], header_of(queues[0], *common[1:]), lsns, bodies)
+    else:
+        take_in_routed(catalog, queues, events, lsns, bodies)
     last: int = lsns[-1]
     return last

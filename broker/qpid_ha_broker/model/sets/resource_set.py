@@ -27,7 +27,7 @@ from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.sets.following import take_over_queues
-from qpid_ha_broker.model.sets.plain_arrivals import alike, header_of, take_in, take_in_records
+from qpid_ha_broker.model.sets.plain_arrivals import Alike, alike, header_of, take_in, take_in_records, take_in_routed
 from qpid_ha_broker.model.sets.state import ReplayError, SetState
 from qpid_ha_broker.model.sets.strategies import Alone, ByHand, HotStandby, Replication
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
@@ -107,15 +107,18 @@ class ResourceSet:
         return self.submit((event,)).lsn
 
     def enqueue_plain(
-        self, queue: Queue, bodies: Sequence[bytes], durable: bool, priority: int, expires_at_ms: int = 0
+        self, queues: Sequence[Queue], bodies: Sequence[bytes], durable: bool, priority: int, expires_at_ms: int = 0
     ) -> Sequence[int]:
-        """The short way to submit an Enqueued that is due at once and has no key, for this queue alone, of each of
-        `bodies`; returns their LSNs. Each counts by itself."""
-        ids = queue.ids
-        lsns = self.log.append_run(
-            [_new_tuple(ev.Enqueued, (ids, body, durable, priority, expires_at_ms, "", 0)) for body in bodies]
-        )
-        take_in(self.catalog, queue, header_of(queue, durable, priority, expires_at_ms), lsns, bodies)
+        """The short way to submit an Enqueued that is due at once and has no key, for `queues` of this log alone, of
+        each of `bodies`; returns their LSNs. Each counts by itself."""
+        is_one, queue = len(queues) == 1, queues[0]
+        ids = queue.ids if is_one else tuple([each.id for each in queues])
+        events = [_new_tuple(ev.Enqueued, (ids, body, durable, priority, expires_at_ms, "", 0)) for body in bodies]
+        lsns = self.log.append_run(events)
+        if is_one:
+            take_in(self.catalog, queue, header_of(queue, durable, priority, expires_at_ms), lsns, bodies)
+        else:
+            take_in_routed(self.catalog, queues, events, lsns, bodies)
         return lsns
 
     # What happens to messages that are at hand.
@@ -197,12 +200,19 @@ class ResourceSet:
     def follow(self, records: Iterable[LogRecord]) -> None:
         """Do as the one who wrote `records` did: the next of its log. Raises ReplayError, and those before it count."""
         for common, run in groupby(records, key=alike):
-            queue = None if common is None else self.catalog.queues_by_id.get(common.queue)
-            if common is None or queue is None or self.state.open_unit:
+            queues = [] if common is None or self.state.open_unit else self._there(common)
+            if common is None or not queues:
                 for record in run:
                     self._follow_one(record)
             else:
-                self.log.last_lsn = take_in_records(self.catalog, queue, common, list(run))
+                self.log.last_lsn = take_in_records(self.catalog, queues, common, list(run))
+
+    def _there(self, common: Alike) -> list[Queue]:
+        """The queues of messages that came; []: one of them is not known here."""
+        try:
+            return [self.catalog.queues_by_id[queue_id] for queue_id in common.queues]
+        except KeyError:
+            return []
 
     def _follow_one(self, record: LogRecord) -> None:
         lsn, event, part = record

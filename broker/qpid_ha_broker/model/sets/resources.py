@@ -121,7 +121,7 @@ class Resources:
             return 0
         if queue.detects_groups and self._reader.has_group(body):
             note_groups(self.sets, queue)
-        return self.sets.holding(queue).enqueue_plain(queue, (body,), durable, priority, expires_at_ms)[0]
+        return self.sets.holding(queue).enqueue_plain((queue,), (body,), durable, priority, expires_at_ms)[0]
 
     def publish_to_exchange(
         self, exchange: Exchange, message: Message, key: str, now_ms: int, origin: Origin = NOBODY
