@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import proton
 
 from bench.figures import Measurement
 from bench.load_client import LoadConnection, Publisher, Subscriber
-from bench.scenario import Scenario, create_queues, fresh_broker
+from bench.scenario import Scenario, ask, create_queues, fresh_broker
 from bench.throughput import QUEUE, WINDOW, check_depth, consume, publish, rate
 from bench.usage import Usage
 
@@ -34,6 +34,12 @@ KINDS: Mapping[str, bytes] = {
 }
 
 
+EXCHANGE = "amq.topic"
+SUBJECT = "orders.new"
+BINDINGS: Mapping[str, Sequence[str]] = {"one": (QUEUE,), "three": (QUEUE, "second", "third")}
+"""Queues that an exchange brings each message to."""
+
+
 def measure_client_messages(scenario: Scenario) -> Iterator[Measurement]:
     """Into a queue and out of it, of each kind: the broker's processor time is what to compare."""
     for kind, payload in KINDS.items():
@@ -47,3 +53,18 @@ def measure_client_messages(scenario: Scenario) -> Iterator[Measurement]:
         label = f"{kind}, {len(payload)} B with all sections"
         yield rate(f"client_messages_in_{kind}", f"in: {label}", scenario.messages, filling)
         yield rate(f"client_messages_out_{kind}", f"out: {label}", scenario.messages, draining)
+    yield from _measure_an_exchange(scenario)
+
+
+def _measure_an_exchange(scenario: Scenario) -> Iterator[Measurement]:
+    payload = bytes(proton.Message(BODY, subject=SUBJECT).encode())
+    for name, queues in BINDINGS.items():
+        with fresh_broker() as broker:
+            create_queues(broker.control_socket, queues)
+            for queue in queues:
+                ask(broker, "exchanges", action="bind", name=EXCHANGE, queue=queue, key="orders.*")
+            with LoadConnection(broker.port) as connection, Usage(broker.pid) as filling:
+                publish(Publisher(connection, EXCHANGE), payload, scenario.messages)
+            check_depth(broker, scenario.messages)
+        label = f"in: through a topic exchange to {name}"
+        yield rate(f"client_messages_in_exchange_{name}", label, scenario.messages, filling)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from model_support import Core
 from paired_engines import PairedBroker
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
-from qpid_ha_broker.amqp.links.incoming import IncomingLink
+from qpid_ha_broker.amqp.links.incoming import IncomingLink, ReceivingLink
 from qpid_ha_broker.amqp.links.plain_messages import runs_of
 from qpid_ha_broker.amqp.links.sent_payload import sent_payload, sent_payloads
 from qpid_ha_broker.amqp.wire import engine
@@ -235,7 +235,7 @@ def test_an_exchange_brings_messages_that_come_together_where_it_brings_each_by_
             configuration.declare_queue(f"q{number}", arguments)
             with suppress(ModelError):  # arguments that are none of that kind
                 configuration.bind("x", f"q{number}", key, conditions)
-        with patch.object(IncomingLink, "_takes_runs", False) if broker is careful else nullcontext():
+        with patch.object(IncomingLink, "transfers", ReceivingLink.transfers) if broker is careful else nullcontext():
             client = broker.connect()
             link = client.sender(address)
             deliveries = []
@@ -257,6 +257,25 @@ def test_an_exchange_brings_messages_that_come_together_where_it_brings_each_by_
             (resources.unroutable_total, resources.replicated.log.last_lsn, resources.catalog.memory_bytes),
         )
     assert seen[quick] == seen[careful]
+
+
+def test_what_an_exchange_brings_to_queues_of_two_logs_is_in_each_of_these() -> None:
+    broker = PairedBroker()
+    configuration = broker.container.default.configuration
+    configuration.declare_exchange("x", "fanout", {})
+    queues = [
+        configuration.declare_queue("replicated", {}),
+        configuration.declare_queue("here", {"qpid.replicate": "none"}),
+    ]
+    for queue in queues:
+        configuration.bind("x", queue.name, "", {})
+    client = broker.connect()
+    link = client.sender("x")
+    before = [queue.log.last_lsn for queue in queues]
+    for _ in range(3):
+        client.send(link, BODY)
+    broker.settle_down()
+    assert [queue.log.last_lsn - first for queue, first in zip(queues, before, strict=True)] == [3, 3]
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import proton
@@ -12,7 +11,8 @@ from qpid_ha_broker.access.rules import Permission
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.connections.nodes import Meaning, Target
 from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
-from qpid_ha_broker.amqp.links.plain_messages import runs_of
+from qpid_ha_broker.amqp.links.own_producer import OwnProducer
+from qpid_ha_broker.amqp.links.plain_messages import by_route, runs_of
 from qpid_ha_broker.amqp.nodes.access_checks import PublisherIdentity
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
@@ -286,9 +286,8 @@ class IncomingLink(ReceivingLink):
         if self.is_relayed:
             self._late_refusal = symbol_map({LATE_REFUSAL: True})
         self._producers = container.sessions.producers
-        self._session = _session_of(connection, relay)
-        self._named = b"", b""
-        """What its client called the producer in its last numbered message, and the key of that."""
+        self._own_producer = OwnProducer(self._producers, self._sent_by.subject.user, _session_of(connection, relay))
+        """By which its client numbers its messages itself."""
         self._relayed_by = b""
         """The key of the proxy's producer; empty: this link is not relayed, or not numbered."""
         self._relayed: list[tuple[Delivery, Message]] = []
@@ -325,10 +324,12 @@ class IncomingLink(ReceivingLink):
 
     def transfers(self, batch: list[Transfer]) -> None:
         """As of every link; the short way for messages about which there is nothing to decide, as `enqueue_plain`."""
-        if not self._takes_runs:
+        target, queue, is_numbered = self.target, self._queue, bool(self._relayed_by)
+        # What another broker relays comes in runs where that numbers it, and to a queue.
+        is_looked_at = self._relay is not None and (queue is None or not is_numbered)
+        if target is None or is_looked_at or self.hosted.resources.replication.is_restricted:
             super().transfers(batch)
             return
-        queue, is_numbered = self._queue, bool(self._relayed_by)
         # Whatever is numbered `publish_numbered` looks at.
         detects_groups = (queue is None or queue.detects_groups) and not is_numbered
         sections = self._container.sections
@@ -345,47 +346,12 @@ class IncomingLink(ReceivingLink):
                     elif not self._joins_relayed(delivery, message, settled, state):
                         self.transfer(delivery, payload, settled, state)
                 continue
-            parts = (((queue,), run),) if queue is not None else self._by_route(run)
-            for queues, part in parts:
+            parts = (((queue,), run),) if queue is not None else by_route(run, target, self._container)
+            for queues, routed in parts:
                 if self._has_ended or not queues:
-                    super().transfers(part)
+                    super().transfers(routed)
                 else:
-                    self._take_in(queues, part, header, expires_at_ms)
-
-    @property
-    def _takes_runs(self) -> bool:
-        """Whether plain messages may come together: those that a proxy numbers only to a queue."""
-        if self.hosted.resources.replication.is_restricted:
-            return False
-        if self._relay is not None:
-            return self._queue is not None and bool(self._relayed_by)
-        return self._queue is not None or (self.target is not None and self.hosted.is_there(self.target.node))
-
-    def _by_route(self, run: list[Transfer]) -> Iterator[tuple[Sequence[Queue], list[Transfer]]]:
-        """Plain messages for an exchange: those behind each other that go to the same queues. No queues: each of them
-        has to be looked at by itself."""
-        target, publisher = self.target, self._container.publisher
-        if target is None or not isinstance(target.node, Exchange):
-            yield (), run
-            return
-        exchange, read_key = target.node, self._container.sections.routing_key
-        if target.key is not None:
-            yield publisher.plain_route(exchange, target.key), run
-            return
-        routes: dict[str, Sequence[Queue]] = {}
-
-        def route(transfer: Transfer) -> Sequence[Queue]:
-            try:
-                key = read_key(transfer[1])
-            except (ModelError, AmqpError):  # whoever looks at it by itself refuses it
-                return ()
-            queues = routes.get(key)
-            if queues is None:
-                queues = routes[key] = publisher.plain_route(exchange, key)
-            return queues
-
-        for queues, part in groupby(run, route):
-            yield queues, list(part)
+                    self._take_in(queues, routed, header, expires_at_ms)
 
     def _take_in(self, queues: Sequence[Queue], run: Sequence[Transfer], header: Header, expires_at_ms: int) -> None:
         """Plain messages, which come to all of `queues`."""
@@ -417,7 +383,7 @@ class IncomingLink(ReceivingLink):
             if whole[header.length + 2 : header.length + 3] not in NO_ANNOTATIONS:
                 with_numbers = self._deduplication.producers > 0
                 found = annotated(container.sections, message, header.length, self._clocks, with_numbers=with_numbers)
-                message = self._known_as(found) if found.producer else found
+                message = self._own_producer.numbered(found) if found.producer else found
             if self._relay is not None and self._joins_relayed(delivery, message, settled, state):
                 return
             if state == engine.TRANSACTIONAL:
@@ -447,21 +413,6 @@ class IncomingLink(ReceivingLink):
             hosted.unconfirmed[self] = None
             if not hosted.is_touched:
                 hosted.touch()
-
-    def _known_as(self, message: Message) -> Message:
-        """The same, of a producer by the name that no other user has. Raises AmqpError for one of another session."""
-        name, key = self._named
-        if message.producer != name:
-            key = self._producers.key_of(self._sent_by.subject.user, message.producer, self._session)
-            self._forget_named()
-            self._named = message.producer, key
-            self._producers.began(key)
-        return message._replace(producer=key)
-
-    def _forget_named(self) -> None:
-        if self._named[1]:
-            self._producers.ended(self._named[1])
-            self._named = b"", b""
 
     def refuse(self, delivery: Delivery, settled: bool, state: int, error: AmqpError) -> None:
         """It is not taken, and so neither is the transaction that it came in."""
@@ -501,7 +452,7 @@ class IncomingLink(ReceivingLink):
         """What the primary before this one refused, and told the proxy alone."""
         for name, numbers in relay.refused:
             try:
-                key = self._producers.key_of(self._sent_by.subject.user, name, self._session)
+                key = self._own_producer.key_of(name)
             except AmqpError:  # it was refused for that
                 continue
             for number in numbers:
@@ -563,7 +514,7 @@ class IncomingLink(ReceivingLink):
         if not self.hosted.read_only:
             self.flush_accepted()
         super().closed(lost=lost)
-        self._forget_named()
+        self._own_producer.ended()
         if self._relayed_by:
             self._producers.ended(self._relayed_by)
             self.hosted.numbered_publishers.ended(self._relayed_by, self)

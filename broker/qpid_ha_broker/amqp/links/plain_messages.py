@@ -9,7 +9,10 @@ at a fraction of what each by itself would cost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Protocol
 
+from qpid_ha_broker.amqp.connections.nodes import Target
 from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.amqp.wire.annotations import asks_for_something
 from qpid_ha_broker.amqp.wire.conditions import AmqpError
@@ -23,9 +26,22 @@ from qpid_ha_broker.amqp.wire.group_ids import (
     WITHOUT_GROUP,
 )
 from qpid_ha_broker.amqp.wire.sections import NO_ANNOTATIONS, Header, MessageSections, annotations_end
+from qpid_ha_broker.model.commands.publishing import ExchangePublisher
+from qpid_ha_broker.model.errors import ModelError
+from qpid_ha_broker.model.exchanges.exchange import Exchange
+from qpid_ha_broker.model.queues.queue import Queue
 
 Run = tuple[list[Transfer], Header | None]
 """Transfers behind each other: plain messages with one header, or, without it, those that are not."""
+Routed = tuple[Sequence[Queue], list[Transfer]]
+"""Plain messages behind each other that come to the same queues of one log; no queues: each has to be looked at."""
+
+
+class Router(Protocol):
+    """What is needed of the container."""
+
+    sections: MessageSections
+    publisher: ExchangePublisher
 
 
 def runs_of(batch: Sequence[Transfer], sections: MessageSections, limit: int, *, detects_groups: bool) -> Iterator[Run]:
@@ -91,3 +107,29 @@ def _has_plain_properties(
         and (fields <= UPTO_GROUP or not detects_groups)
         and (fields <= UPTO_EXPIRY or not sections.absolute_expiry(payload, length))
     )
+
+
+def by_route(run: list[Transfer], target: Target, container: Router) -> Iterator[Routed]:
+    """All of a run of plain messages for an exchange, in order, by where they go."""
+    exchange, publisher = target.node, container.publisher
+    if not (isinstance(exchange, Exchange) and target.hosted.is_there(exchange)):
+        yield (), run
+        return
+    if target.key is not None:
+        yield publisher.plain_route(exchange, target.key), run
+        return
+    read_key = container.sections.routing_key
+    routes: dict[str, Sequence[Queue]] = {}
+
+    def route(transfer: Transfer) -> Sequence[Queue]:
+        try:
+            key = read_key(transfer[1])
+        except (ModelError, AmqpError):  # whoever looks at it by itself refuses it
+            return ()
+        queues = routes.get(key)
+        if queues is None:
+            queues = routes[key] = publisher.plain_route(exchange, key)
+        return queues
+
+    for queues, routed in groupby(run, route):
+        yield queues, list(routed)
