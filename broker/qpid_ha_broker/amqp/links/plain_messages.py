@@ -40,8 +40,13 @@ Routed = tuple[Sequence[Queue], list[Transfer]]
 class Router(Protocol):
     """What is needed of the container."""
 
-    sections: MessageSections
-    publisher: ExchangePublisher
+    @property
+    def sections(self) -> MessageSections:
+        """Its reader of messages."""
+
+    @property
+    def publisher(self) -> ExchangePublisher:
+        """Who knows where exchanges lead."""
 
 
 def runs_of(batch: Sequence[Transfer], sections: MessageSections, limit: int, *, detects_groups: bool) -> Iterator[Run]:

@@ -118,7 +118,8 @@ class ExchangePublisher:
 
         Queues of other sets are not among those of `default`.
         """
-        there, queues = self._default.catalog.queues_by_id, []
+        there = self._default.catalog.queues_by_id
+        queues: list[Queue] = []
         for queue_id in exchange.route_of_key(key):
             queue = there.get(queue_id)
             if queue is None or queue.deleted or queue.needs_care or (queues and queue.log is not queues[0].log):
