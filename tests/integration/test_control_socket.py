@@ -351,6 +351,29 @@ def test_a_reply_that_is_under_way_goes_out_when_the_broker_stops(tmp_path: Path
     tell(tmp_path, story)
 
 
+@pytest.mark.parametrize(("identity", "done"), [(1, []), (None, ["pause"])], ids=["a request", "a notification"])
+def test_what_was_asked_of_a_stopped_broker_is_not_done_once_the_caller_has_gone(
+    tmp_path: Path, identity: int | None, done: list[str]
+) -> None:
+    """He has given it up, and may have had another broker do it. Who wants no answer need not wait for it."""
+    pauses: list[str] = []
+
+    async def story(server: ControlServer) -> None:
+        other = ControlServer(tmp_path / "other.sock", {"pause": lambda params: pauses.append("pause")})
+        await other.start()
+        document = {"jsonrpc": "2.0", "method": "pause"} | ({} if identity is None else {"id": identity})
+        with socket.socket(socket.AF_UNIX) as caller:  # the loop stands still until he has gone
+            caller.connect(str(other.path))
+            caller.sendall(json.dumps(document).encode() + b"\n")
+        await ask(other.path, request("no such method"))  # that is behind it
+        await other.close()
+        assert other.refused == ({("pause", "caller-gone"): 1} if identity else {})
+
+    tell(tmp_path, story)
+    assert pauses == done
+    assert ("who has gone since" in log_of(tmp_path)) is (identity is not None)
+
+
 # --- the client alone -------------------------------------------------------------------------------------
 
 

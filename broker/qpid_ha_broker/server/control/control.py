@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,6 +99,8 @@ RecordRequest = Callable[[Caller, str, Mapping[str, object], AuditResult, str], 
 """Takes who asked, the method, its params, what came of it, and a word for why it was not done."""
 Permit = Callable[[str, dict[str, object]], None]
 """Raises ControlError for a method, with its params, that whoever asks may not use."""
+Gone = Callable[[], bool]
+"""Whether whoever asks waits for no answer any more."""
 
 
 class ControlAnswer(NamedTuple):
@@ -250,10 +253,11 @@ class ControlServer:
             nonlocal looks
             looks = OPERATIONS.reads(method, params)
 
-        work = asyncio.get_running_loop().create_task(self.answer(line, caller, note))
+        gone = partial(_has_hung_up, writer)
+        work = asyncio.get_running_loop().create_task(self.answer(line, caller, note, gone))
         try:
             while not (await asyncio.wait((work,), timeout=LOOK_INTERVAL_S))[0]:
-                if looks and _has_hung_up(writer):
+                if looks and gone():
                     raise ConnectionResetError("the caller has gone")
             return work.result()
         finally:
@@ -289,8 +293,14 @@ class ControlServer:
         async with asyncio.timeout(self.limits.idle_timeout_s):
             await writer.drain()
 
-    async def answer(self, line: bytes | None, caller: Caller, permit: Permit | None = None) -> ControlAnswer:
-        """What one request comes to, wherever it came from; None stands for one that is too long."""
+    async def answer(
+        self, line: bytes | None, caller: Caller, permit: Permit | None = None, gone: Gone | None = None
+    ) -> ControlAnswer:
+        """What one request comes to, wherever it came from; None stands for one that is too long.
+
+        What wants an answer is not begun for a caller that is `gone`: a broker that was stopped, or busy, would do
+        what somebody has given up, and perhaps had another broker do. Who wants none may go at once.
+        """
         try:
             document = self._decode(line)
         except ControlError as error:
@@ -299,7 +309,7 @@ class ControlServer:
             request = _read_request(document)
         except ControlError as error:
             return ControlAnswer(_error(_identity(document), error))
-        reply, stream = await self._call(request, caller, permit)
+        reply, stream = await self._call(request, caller, permit, gone if request.wants_reply else None)
         return ControlAnswer(reply if request.wants_reply else None, stream is None, stream)
 
     def _decode(self, line: bytes | None) -> object:
@@ -312,7 +322,9 @@ class ControlServer:
             raise ControlError(PARSE_ERROR, problem) from None
         return document
 
-    async def _call(self, request: _Request, caller: Caller, permit: Permit | None) -> tuple[bytes, Stream | None]:
+    async def _call(
+        self, request: _Request, caller: Caller, permit: Permit | None, gone: Gone | None
+    ) -> tuple[bytes, Stream | None]:
         method = self.methods.get(request.method)
         CALLER.set(caller)
         outcome = AuditResult.UNKNOWN, ""  # also where the broker ends meanwhile
@@ -321,6 +333,8 @@ class ControlServer:
                 permit(request.method, request.params)
             if method is None:
                 raise self._no_method(request.method[:80])
+            if gone is not None and gone():
+                raise self._too_late(request.method, caller)
             result = method(request.params)
             if inspect.isawaitable(result):
                 result = await result
@@ -341,6 +355,10 @@ class ControlServer:
         finally:
             if self.record is not None and (method is not None or self.not_yet is not None):
                 self.record(caller, request.method, request.params, *outcome)
+
+    def _too_late(self, name: str, caller: Caller) -> ControlError:
+        self._refusals.warning("%s was asked for by pid=%s, who has gone since: not done", name, caller.pid)
+        return ControlError(REFUSED, "whoever asked for it has gone", {"reason": "caller-gone"})
 
     def _no_method(self, name: str) -> ControlError:
         if self.not_yet is not None:
