@@ -119,6 +119,9 @@ def test_an_operator_asks_which_rule_decides(broker: RunningBroker, directory: P
     shown = qpid_ha(broker, "acl", "list").stdout
     assert "group operators olga" in shown
     assert "allow all publish,create inbox" in shown
+    printed = qpid_ha(broker, "acl", "show")
+    assert printed.stdout.splitlines() == RULES.strip().splitlines()
+    assert printed.stderr == f"these are the rules of {directory}/rules\n"
     done = qpid_ha(broker, "acl", "check", "alice", "publish", "alice.in")
     line = f"{directory}/rules:4: allow authenticated publish,consume,create ${{user}}.*"
     assert (done.exit_code, done.stdout) == (0, f"allowed: {line}\n")

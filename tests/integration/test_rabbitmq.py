@@ -24,6 +24,8 @@ from running_cluster import RunningCluster
 
 Declare = Callable[[str], str]
 _NUMBERS = itertools.count(1)
+PATIENCE = "10m"
+"""With silent clients: those here say nothing while `rabbitmqctl` works, 15 s a time beside others."""
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +46,7 @@ def password_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(rabbit: RabbitServer, password_file: Path) -> Iterator[RunningBroker]:
     """A broker that may declare nodes of RabbitMQ."""
     config = f"remote-brokers:\n  - {{url: '{rabbit.url}', user: {USER}, password-file: {password_file}}}\n"
-    with without_bugs(RunningBroker({"name": "here"}, config=config)) as running:
+    with without_bugs(RunningBroker({"name": "here", "idle-timeout": PATIENCE}, config=config)) as running:
         yield running
 
 
@@ -186,7 +188,7 @@ def test_a_wrong_password_is_said_at_once(rabbit: RabbitServer, tmp_path: Path) 
 @pytest.fixture
 def cluster(rabbit: RabbitServer, password_file: Path, tmp_path: Path) -> Iterator[RunningCluster]:
     login = {"url": rabbit.url, "user": USER, "password-file": str(password_file)}
-    with RunningCluster(tmp_path, 2, settings={"remote-brokers": [login]}) as running:
+    with RunningCluster(tmp_path, 2, settings={"remote-brokers": [login], "idle-timeout": PATIENCE}) as running:
         running.form()
         yield running
 

@@ -68,13 +68,20 @@ def set_rules(invocation: Invocation, path: Path) -> None:
 @common_options
 @click.pass_obj
 def show_rules(invocation: Invocation) -> None:
-    """Print the rules of acl.rules that are in force, those of the cluster or of the broker's file, as `set` reads
-    them."""
-    rules = facts_of(invocation.call("get", key=RULES)).get(RULES)
-    if invocation.format == "table":
-        click.echo("\n".join(rules if isinstance(rules, list) else []))
-    else:
-        print_document(rules, invocation.format)
+    """Print the rules that are in force, as `set` reads them: the cluster's, or those of the broker's files."""
+    layers = rows_of(invocation.call("list-acl"))
+    in_force = next((layer for layer in layers if layer["in_force"]), None)
+    lines = [] if in_force is None else in_force["entries"] or [line["text"] for line in in_force["lines"]]
+    if invocation.format != "table":
+        print_document(lines, invocation.format)
+        return
+    click.echo("\n".join(lines), nl=bool(lines))
+    if in_force is None:
+        click.echo(
+            "there are no rules: who connects from the broker's machine may do everything, others nothing", err=True
+        )
+    elif in_force["from"] != RULES:
+        click.echo(f"these are the rules of {in_force['from']}", err=True)
 
 
 @acl.command("list")
