@@ -433,6 +433,8 @@ class ProxiesWorld:
         for client in self.clients:
             client.stop()
         self._until(self._why_somebody_is_there, GONE_WITHIN_S)
+        # A controller has a move that came to nothing tried again: the last attempt may have begun just now.
+        self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
         left: set[Sent] = set()
         for placed in self.sets:
             left |= placed.check_rest()
