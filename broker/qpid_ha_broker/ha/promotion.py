@@ -56,6 +56,7 @@ class OwnEvidence(NamedTuple):
     """The last one that the coordinator has confirmed to it."""
     told: ToldGeneration
     told_committed: ToldCommit
+    lacks_transient: bool
 
 
 class Granted(NamedTuple):
@@ -187,6 +188,7 @@ class Promotion:
             own_record=own.record,
             newest_told=own.told,
             told_committed=own.told_committed,
+            lacks_transient=own.lacks_transient,
             keeper=settings.keeper,
             coordinator=self._ctx.coordinator,
         )

@@ -122,6 +122,7 @@ class MemberParts:
             record=self.confirmed_record,
             told=self.told,
             told_committed=self.told_committed,
+            lacks_transient=replica.lacks_transient,
         )
 
     def note_answers(self, answers: Sequence[fr.Answer]) -> None:

@@ -98,6 +98,8 @@ class PromotionEvidence:
     """The words for a refusal."""
     silent: tuple[SilentPeer, ...] = ()
     """Of `unreachable`: who is there, or may be."""
+    lacks_transient: bool = True
+    """Messages that are not durable may have been lost with the process before."""
     coordinator: CoordinatorSeen = NO_COORDINATOR_SEEN
     """Which one this broker goes by."""
 
@@ -146,9 +148,9 @@ def judge(evidence: PromotionEvidence) -> Verdict:
     5. It has data (`_why_not_with_data`), and
        a. the newest in-sync set that is known is without this broker: no;
        b. the record is older than a log (`_outdated_record`): no, nobody knows who was in sync last;
-       c. it was restarted after a crash (`_why_not_from_store`): no, if one of the in-sync set was not restarted,
-          cannot be asked, or goes further, or if that is for an operator to decide; or after an end in good order:
-          no, if one of the in-sync set goes further, or was not restarted;
+       c. it was restarted after a crash (`_why_not_from_store`): no, if one of the in-sync set was not restarted and
+          may hold more, cannot be asked, or goes further, or if that is for an operator to decide; or after an end in
+          good order: no, if one of the in-sync set goes further, or was not restarted and may hold more;
        d. the stores are older than the record (`_outdated_stores`): no, they are copies;
           or it began anew and followed a primary that is older than the record (`_why_unverified`): no;
        e. it was not restarted, and one that was may have confirmed something without it (`_why_left_out`): no;
@@ -239,8 +241,9 @@ def _seen_by(broker: Answer, evidence: PromotionEvidence) -> PromotionEvidence:
     recorded = evidence.record.primary if evidence.record is not None else ""
     primary = evidence.own_primary if broker.generation == evidence.own.generation else recorded
     return replace(
-        evidence, own=broker, own_primary=primary, answers=others, is_chosen=False, own_committed=None, own_record=None
-    )
+        evidence, own=broker, own_primary=primary, answers=others, is_chosen=False, own_committed=None, own_record=None,
+        lacks_transient=False,
+    )  # fmt: skip
 
 
 def _what_an_operator_can_do(evidence: PromotionEvidence) -> str:
@@ -580,6 +583,10 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     When all of them are here, the furthest holds everything that was confirmed; before that nobody can know. All that
     were closed in order together hold the same; if one in sync holds more, this one was put back from a copy. Whoever
     was not restarted at all, because it never heard of the shutdown perhaps, also has the messages that no store keeps.
+
+    If there are none of these, and this log goes as far, it holds all that the other one does: both are of one history.
+    Then nobody is sent there, for perhaps that one may not lead: somebody's log has a newer set without it, of which
+    nobody knows any more whether it counted.
     """
     own, keeper = evidence.own, evidence.keeper
     if own.store not in (StoreOrigin.DIRTY, StoreOrigin.CLEAN) or evidence.is_chosen:
@@ -593,7 +600,11 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     if is_clean and is_behind:
         return f"this store was closed in order, and put back since: {further}"
     awake = [
-        member.name for member in members if _is_awake(member, evidence.record) and not _left_out_by(member, evidence)
+        member.name
+        for member in members
+        if _is_awake(member, evidence.record)
+        and (evidence.lacks_transient or log_end(member) > log_end(own))
+        and not _left_out_by(member, evidence)
     ]
     if awake:
         return f"this broker was restarted, unlike {' and '.join(awake)}: {_promote(awake, keeper)}"
