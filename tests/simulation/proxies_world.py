@@ -462,6 +462,8 @@ class ProxiesWorld:
 
     def _why_somebody_is_there(self) -> str:
         for node in self.nodes:
+            if not node.is_up:  # an agent has it restarted
+                return f"{node.name} has not come back"
             clients = [each.peer for each in node.open_connections if not each.is_admin]
             if clients:
                 return f"{node.name} still has {len(clients)} clients"

@@ -18,6 +18,7 @@ from qpid_ha_broker.events.types import (
     InSyncChanged,
     QueueDeclared,
     QueueDeleted,
+    SessionAcquired,
     TransactionCommitted,
     TransientsLost,
 )
@@ -104,9 +105,9 @@ def test_a_part_of_what_a_store_left_out_may_be_taken_back(common: int) -> None:
     assert waking.member.position.lsn == common
 
 
-def with_held(records: list[LogRecord], lost_transient: int) -> Member:
-    """As `member`, of a log with gaps, where the store left something out."""
-    resources = Resources(TextReader())
+def with_held(records: list[LogRecord], lost_transient: int, resources: Resources | None = None) -> Member:
+    """As `member`, of a log with gaps, where the store left something out. `resources`: to be filled."""
+    resources = resources or Resources(TextReader())
     for event in (BEGAN, ALL):
         resources.replicated.write(event)
     resources.replicated.log.reset(2)
@@ -145,6 +146,20 @@ def test_messages_that_were_lost_later_than_others_were_given_up_are_still_misse
     waking.commit(7)
     assert waking.member.status.state is state
     assert waking.says_of_itself() == (is_complete, lost_transient > 0)
+
+
+def test_who_held_nothing_but_what_was_lost_is_not_remembered() -> None:
+    """It would be for good: a queue that nothing is held of is deleted without a look at who holds something."""
+    resources = Resources(TextReader())
+    records = [
+        LogRecord(QUEUE, QueueDeclared("q", {}), False),
+        LogRecord(5, SessionAcquired(QUEUE, 1, "session", "link", (4,)), False),
+    ]
+    waking = Waking(with_held(records, lost_transient=1, resources=resources))
+    assert waking.is_welcome(5)
+    waking.commit(5)
+    assert resources.replicated.log.last_lsn == 5
+    assert list(resources.catalog.holdings) == []
 
 
 def durable_message(body: bytes, *queues: int) -> Enqueued:

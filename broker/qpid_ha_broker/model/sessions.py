@@ -176,8 +176,11 @@ class SessionHoldings:
         return self._links.get((session, name, link, queue))
 
     def acquire(self, queue: Queue, event: ev.SessionAcquired) -> SessionLink:
-        """Let a link hold messages, the last of all that it holds; returns it."""
+        """Let a link hold messages, the last of all that it holds; returns it. Where there are none, because those that
+        were not durable did not come back with a store, it is remembered only if it holds others."""
         _, session, name, link_name, ids = event
+        if not ids:
+            return self.find(session, name, link_name, queue) or SessionLink(session, name, link_name, queue)
         if queue.held:
             self.drop(queue, ids)
         else:
