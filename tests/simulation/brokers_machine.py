@@ -184,8 +184,10 @@ class TracedLog(logging.Handler):
 class MachineDisks:
     """What outlives the processes of a machine: a disk in memory for each directory of a store."""
 
-    def __init__(self, draw: random.Random) -> None:
+    def __init__(self, draw: random.Random, synced: Callable[[bytes], None]) -> None:
+        """`synced`: told of all that reaches a disk."""
         self._draw = draw
+        self._synced = synced
         self._disks: dict[Path, SimulatedDisk] = {}
         self.slow_s = 0.0
         """How much longer a write and its sync may take."""
@@ -193,7 +195,8 @@ class MachineDisks:
     def disk(self, directory: Path, _kept: Container[str] | None = None) -> SimulatedDisk:
         """See `server.stores.storage.MakeDisk`."""
         if directory not in self._disks:
-            self._disks[directory] = SimulatedDisk(self._draw)
+            disk = self._disks[directory] = SimulatedDisk(self._draw)
+            disk.on_sync = self._synced
         return self._disks[directory]
 
     def process_ended(self, *, has_power: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Batch, Chunk
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -45,6 +46,7 @@ from qpid_ha_config.settings import BrokerSettings
 from simulation.brokers_agent import SimulatedAgent
 from simulation.brokers_coordinator import Leases
 from simulation.brokers_machine import MachineDisks, Surroundings
+from simulation.custody import Custody
 from simulation.machine_process import MachineProcess
 from simulation.streams import Post, StreamEnd, Streams
 from simulation.trace import Trace
@@ -106,6 +108,7 @@ class Site:
     """So long after something has come a broker has its turn, at most."""
     leases: Leases
     has_agents: bool
+    custody: Custody
 
 
 class SimulatedListeners(Listeners):
@@ -217,6 +220,14 @@ class SimulatedBroker(Broker):
             end_clients(effect)
 
         actions |= {fx.StateChanged: seen_change, fx.EndClients: seen_end_clients}
+        handle = driver._loop._handle
+
+        def seen_handle(happened: fx.Input, now_s: float) -> Iterable[Any]:
+            effects = handle(happened, now_s)
+            self._node.note_receipt(driver.member, happened)
+            return effects
+
+        driver._loop._handle = seen_handle
 
     def end(self, clean: str) -> None:
         was_told = self.ended.is_set()
@@ -264,7 +275,7 @@ class BrokerNode:
         self._callers: dict[Callable[[], None], None] = {}
         """Who waits for something of the broker's process is told when that dies."""
         self.agent = SimulatedAgent(self) if site.has_agents else None
-        self.disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"))
+        self.disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"), partial(site.custody.synced, self.name))
         self._directory = site.directory / self.name
         self._directory.mkdir()
         self._running: MachineProcess | None = None
@@ -276,6 +287,7 @@ class BrokerNode:
     def start(self) -> None:
         """A new process, which finds what is on the disks."""
         self.process += 1
+        self.site.custody.started((self.name, self.process))
         self.clock.begin()
         self.is_paused = False
         self._broker = None
@@ -288,6 +300,7 @@ class BrokerNode:
     def start_after(self, delay_s: float) -> None:
         """As above; until the program has begun, which takes that long, the process is there and says nothing."""
         self.process += 1
+        self.site.custody.started((self.name, self.process))
         self.clock.begin()
         self.is_paused = False
         self._broker = None
@@ -308,6 +321,19 @@ class BrokerNode:
                 self, self._settings(self.index, self._directory), self.disks, running
             )
             running.loop.create_task(broker.start())
+
+    def note_receipt(self, member: Member, happened: fx.Input) -> None:
+        """What its process has taken into its memory, or written there; a frame that came too late is none of it."""
+        taken: bytes | None = None
+        if isinstance(happened, fx.TurnEnded):
+            is_written = happened.batch is not None and member.status.state is State.PRIMARY
+            taken = happened.batch.data if happened.batch is not None and is_written else None
+        elif isinstance(happened, fx.FrameReceived) and isinstance(happened.frame, Batch | Chunk):
+            frame = happened.frame
+            is_behind = isinstance(frame, Batch) and frame.last_lsn > member.position.lsn
+            taken = frame.data if frame.generation >= member.status.generation and not is_behind else None
+        if taken:
+            self.site.custody.received((self.name, self.process), taken)
 
     def ends(self, broker: SimulatedBroker) -> None:
         """It was told to, or has ended the whole cluster."""
@@ -344,6 +370,7 @@ class BrokerNode:
         for set_name in self.led_generations:
             self.ends_to_lead(set_name)
         running.is_dead = True
+        self.site.custody.died((self.name, self.process), "it lost its power" if is_silent else "it died")
         self.is_paused = False
         self.note_line("LOSES ITS POWER" if is_silent else "DIES")
         self._ended.append(running)

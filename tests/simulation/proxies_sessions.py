@@ -73,7 +73,7 @@ class NumberedPublisher:
             if self.link.credit > 0 and len(self._unanswered) < WINDOW:
                 self._number += 1
                 sent = self._unanswered[self._number] = Sent(self.name, self._number, self._queue)
-                self._ledger.sends(sent)
+                self._ledger.sends(sent, is_durable=True)
                 self._send(sent)
 
     def _send(self, sent: Sent) -> None:

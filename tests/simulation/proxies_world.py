@@ -36,6 +36,7 @@ from simulation.amqp_client import BEGAN_MS
 from simulation.brokers_coordinator import Leases, LeaseUser, SimulatedCoordinator
 from simulation.brokers_machine import Surroundings
 from simulation.brokers_node import PORT, BrokerNode, BrokerReplica, NodeListener, Site, host_of, name_at
+from simulation.custody import Custody
 from simulation.node import Violation, problem_of
 from simulation.proxies_agents import AgentsWatch
 from simulation.proxies_clients import (
@@ -49,6 +50,7 @@ from simulation.proxies_clients import (
     PublishingClient,
     ShrinkingClient,
 )
+from simulation.proxies_custody import ConfirmationsWatch, payloads_in
 from simulation.proxies_deletions import DeletionClient, why_deleted_are_used
 from simulation.proxies_forks import Forks
 from simulation.proxies_ledger import ClientSession, Sent
@@ -130,6 +132,7 @@ class ProxiesWorld:
         self._coordinator.mkdir()
         self.leases = Leases(self.schedule)
         self.surroundings = Surroundings(self.trace, directory, self._refuses, self._coordinator_of)
+        self.custody = Custody(self.brokers, True, lambda: self.schedule.now_s, payloads_in)
         site = Site(
             plan.seed,
             self.schedule,
@@ -141,6 +144,7 @@ class ProxiesWorld:
             plan.turn_within_s,
             self.leases,
             plan.has_agents,
+            self.custody,
         )
         self.nodes = [
             BrokerNode(site, index, self._clock(index), self._broker_settings) for index in range(plan.brokers)
@@ -151,6 +155,7 @@ class ProxiesWorld:
         self.default.queues = QUEUES | ({BUSY: {}} if plan.shrinking else {})
         self.sets: list[PlacedSet] = [self.default]
         self.sets += [self._other_set(number, replicas) for number, replicas in enumerate(plan.replicas, 1)]
+        self._look_at_confirmations()
         self.forks = Forks(self, self.default, self.sets, plan)
         self.exchange = SubscribedExchange(self, self.default, self._draw("exchange"), plan)
         self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.default, self.sets, self.leases)
@@ -194,10 +199,16 @@ class ProxiesWorld:
             "ha.clients": "proxy" if self.plan.relays else "redirect",
             "ha.default-replicas": self.plan.brokers,
             "ha.coordinator": f"file:{self._coordinator}",
-            "ha.min-in-sync": min(self.plan.min_in_sync, self.plan.brokers - 1),
+            "ha.min-in-sync": self.plan.min_in_sync,
             "link-heartbeat-interval": "450ms",
         }
         return BrokerSettings.from_values(own)
+
+    def _look_at_confirmations(self) -> None:
+        """At each, of each set. What brokers hand on to queues of another set is not known as its publisher's there."""
+        for placed in self.sets:
+            watch = ConfirmationsWatch(self.custody, self.plan.min_in_sync, placed.register)
+            placed.ledger.confirmed = watch.confirmed
 
     def _other_set(self, number: int, replicas: tuple[int, ...]) -> PlacedSet:
         name = f"set-{number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +20,7 @@ from qpid_ha_broker.model.sets import following, resource_set
 from qpid_ha_broker.model.transactions.producers import Producers
 from simulation.plan import Plan, draw_plan
 from simulation.planted import found_by
+from simulation.proxies_plan import draw_agents_plan
 from simulation.runs import run_plan
 
 SEEDS = 150
@@ -29,13 +31,24 @@ def seeds(first: int = 0, count: int = SEEDS) -> Iterable[Plan]:
     return map(draw_plan, range(first, first + count))
 
 
-def test_confirming_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def confirm_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     def advance_alone(self: InSyncSet) -> None:
         self.committed_lsn = max(self.committed_lsn, self._acknowledged[self.primary])
 
     monkeypatch.setattr(InSyncSet, "_advance", advance_alone)
 
+
+def test_confirming_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    confirm_too_early(monkeypatch)
+
     assert "should have it" in found_by(monkeypatch, seeds(count=5)).problem
+
+
+def test_confirming_too_early_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to die for that: the message is with fewer than those of whom one may be promoted."""
+    confirm_too_early(monkeypatch)
+
+    assert "should have it" in found_by(monkeypatch, map(draw_agents_plan, (0,))).problem
 
 
 def test_ignoring_how_many_have_to_be_in_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +57,16 @@ def test_ignoring_how_many_have_to_be_in_sync_is_found(monkeypatch: pytest.Monke
     assert "should have it" in found_by(monkeypatch, seeds(count=20)).problem
 
 
-def test_skipping_the_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignoring_how_many_have_to_be_in_sync_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(InSyncSet, "is_large_enough", property(lambda self: True))
+
+    plan = draw_agents_plan(1)
+    assert "3 brokers should have it" in found_by(monkeypatch, [replace(plan, min_in_sync=plan.brokers)]).problem
+
+
+def skip_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave_without_a_word(self: Primary, name: str, why: str) -> None:
         self._expected.discard(name)
         self.in_sync._acknowledged.pop(name)
@@ -53,7 +75,18 @@ def test_skipping_the_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Primary, "_leave", leave_without_a_word)
 
+
+def test_skipping_the_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_the_epoch(monkeypatch)
+
     found_by(monkeypatch, seeds(first=15))
+
+
+def test_skipping_the_epoch_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has left is still recorded as one who may be promoted."""
+    skip_the_epoch(monkeypatch)
+
+    assert "may be promoted, and should have it" in found_by(monkeypatch, map(draw_agents_plan, (1,))).problem
 
 
 class Seen:
