@@ -13,6 +13,7 @@ import uuid
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, cast
@@ -21,11 +22,13 @@ from unittest import mock
 from qpid_ha_agent import coordinator_talk, planned_restart, runner
 from qpid_ha_broker.coordination import file
 from qpid_ha_broker.coordination.file import FileCoordinator
+from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.server.controller import controller_service
 from qpid_ha_broker.server.runtime import pause_watch
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
+from qpid_ha_broker.server.runtime.member_settings import member_settings
 from qpid_ha_broker.server.runtime.pause_watch import PauseWatch
-from qpid_ha_broker.server.sets import pause_control
+from qpid_ha_broker.server.sets import membership, pause_control
 from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.writer import IDLE_S, RETRY_S, JournalWriter, StoreWriter, WorkOutcome, WriterListener
 from qpid_ha_broker.store.errors import StoreError
@@ -67,15 +70,18 @@ class Surroundings:
         directory: Path,
         refuses: Callable[[str], bool],
         coordinator: Callable[[Path, RunningProcess], FileCoordinator],
+        chunk_messages: int = 0,
     ) -> None:
         """`directory`: has another name in each run. `refuses`: whether nobody takes connections at the machine of that
-        address. `coordinator`: the one of a process, in that directory."""
+        address. `coordinator`: the one of a process, in that directory. `chunk_messages`: see `ProxiesPlan`; no setting
+        says it."""
         self.running: RunningProcess | None = None
         """None: nothing of a broker runs."""
         self._trace = trace
         self._directory = directory
         self._refuses = refuses
         self._coordinator = coordinator
+        self._chunk_messages = chunk_messages
         surroundings = self
 
         class Calendar(datetime):
@@ -133,6 +139,8 @@ class Surroundings:
             mock.patch.object(file, "open_file", self._open_coordinator),
             *[mock.patch.object(module, "datetime", self._calendar) for module in TELL_DATES],
         ]
+        if self._chunk_messages:
+            changes.append(mock.patch.object(membership, "member_settings", self._member_settings))
         for change in changes:
             change.start()
         lines = TracedLog(self, self._trace, f"{self._directory}/")
@@ -153,6 +161,10 @@ class Surroundings:
         directory, running = settings.url.directory, self.running
         assert directory is not None
         return FileCoordinator(directory) if running is None else self._coordinator(directory, running)
+
+    def _member_settings(self, *arguments: Any) -> MemberSettings:
+        """Of `default`."""
+        return replace(member_settings(*arguments), chunk_messages=self._chunk_messages)
 
     def _monotonic_s(self) -> float:
         return 0.0 if self.running is None else self.running.clock.monotonic_s()
@@ -191,6 +203,7 @@ class MachineDisks:
         self._disks: dict[Path, SimulatedDisk] = {}
         self.slow_s = 0.0
         """How much longer a write and its sync may take."""
+        self.is_full = False
 
     def disk(self, directory: Path, _kept: Container[str] | None = None) -> SimulatedDisk:
         """See `server.stores.storage.MakeDisk`."""
@@ -198,6 +211,18 @@ class MachineDisks:
             disk = self._disks[directory] = SimulatedDisk(self._draw)
             disk.on_sync = self._synced
         return self._disks[directory]
+
+    def fill(self) -> None:
+        """There is no more room than what is taken."""
+        self.is_full = True
+        for disk in self._disks.values():
+            disk.fill()
+
+    def make_room(self) -> None:
+        """There is as much as anybody wants."""
+        self.is_full = False
+        for disk in self._disks.values():
+            disk.capacity = None
 
     def process_ended(self, *, has_power: bool) -> None:
         """What was not synced may be lost with the power."""

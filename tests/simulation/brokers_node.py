@@ -24,9 +24,10 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.ha import effects as fx
-from qpid_ha_broker.ha.frames import Batch, Chunk
+from qpid_ha_broker.ha.frames import Batch, Chunk, Topic
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.roles import Candidate
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.errors import ModelError
@@ -72,6 +73,9 @@ class BrokersWatcher(Protocol):
 
     def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
         """Its member of that set is in another state; it led last in `led_generation`, or leads in it now."""
+
+    def asks_to_step_down(self, node: BrokerNode, set_name: str, cause: str) -> None:
+        """It was promoted, for that cause, and asks whoever leads the set to leave it the command."""
 
     def ends_to_lead(self, set_name: str, led_generation: int) -> None:
         """Clients are told next that who led the set in that generation does so no more."""
@@ -219,7 +223,15 @@ class SimulatedBroker(Broker):
             self._node.ends_to_lead(name)
             end_clients(effect)
 
-        actions |= {fx.StateChanged: seen_change, fx.EndClients: seen_end_clients}
+        ask = actions[fx.Ask]
+
+        def seen_ask(effect: fx.Ask) -> None:
+            role = driver.member.role
+            if effect.question.topic is Topic.STEP_DOWN and isinstance(role, Candidate):
+                self._node.site.watcher.asks_to_step_down(self._node, name, role.promotion.cause)
+            ask(effect)
+
+        actions |= {fx.StateChanged: seen_change, fx.EndClients: seen_end_clients, fx.Ask: seen_ask}
         handle = driver._loop._handle
 
         def seen_handle(happened: fx.Input, now_s: float) -> Iterable[Any]:

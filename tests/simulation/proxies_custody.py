@@ -15,7 +15,7 @@ from simulation.node import Violation
 from simulation.proxies_ledger import Sent
 from simulation.proxies_sets import Records
 
-_PAYLOAD = re.compile(rb"[apst]\d+-\d+ \d+ \w+ ")
+_PAYLOAD = re.compile(rb"[adpst]\d+-\d+ \d+ \w+ ")
 """Of messages that publishers send to queues of sets: see `Sent.text`."""
 
 

@@ -49,6 +49,8 @@ class ProxiesKind(StrEnum):
     DELETE_QUEUE = "delete queue"
     END_SESSION = "end session"
     """An operator ends a session of a client."""
+    DISK_SLOW = "disk slow"
+    DISK_FULL = "disk full"
     # With agents:
     AGENT_STOPS = "agent stops"
     """It does nothing, but keeps what it has."""
@@ -107,6 +109,9 @@ _FORWARDING_WEIGHTS: Final = {
     ProxiesKind.PAUSE: 1,
     ProxiesKind.PAUSE_PRIMARY: 6,
 }
+
+
+_DISKS_WEIGHTS: Final = {ProxiesKind.DISK_SLOW: 2, ProxiesKind.DISK_FULL: 1}
 
 
 class ProxiesFault(NamedTuple):
@@ -169,6 +174,18 @@ class ProxiesPlan:
     """`qpid-ha-agent run` promotes, and starts brokers; else a driver of the tests does."""
     relays: bool = True
     """Brokers are proxies; else clients find whoever leads."""
+    numbering: int = 0
+    """Publishers that number their messages, and send again what they were not told of."""
+    tail_bytes: int = 0
+    """Of the log, kept for backups that come back; 0: so much that all come back by it."""
+    chunk_messages: int = 0
+    """Messages that a backup is sent at once which does not; 0: as many as brokers do."""
+    session_timeout_s: float = 0.0
+    """The agents' lock rests on sessions that the coordinator ends after such a silence; 0: on the kernel."""
+    segment_bytes: int = 262_144
+    """Of journals. What is full cannot begin another one."""
+    until_s: float = 0.0
+    """Until then something goes wrong, after the clients have begun; 0: as long as in others of its kind."""
 
     @property
     def has_faults(self) -> bool:
@@ -178,7 +195,7 @@ class ProxiesPlan:
     @property
     def faults_end_s(self) -> float:
         """After the clients have begun."""
-        return FORWARDING_ENDS_S if self.forking else FAULTS_END_S
+        return self.until_s or (FORWARDING_ENDS_S if self.forking else FAULTS_END_S)
 
     def describe(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")
@@ -357,6 +374,10 @@ def draw_agents_plan(seed: int) -> ProxiesPlan:
     weights = _ONE_SET_WEIGHTS | _AGENTS_WEIGHTS
     kinds = draw.choices(list(weights), list(weights.values()), k=draw.choice((2, 4, 8, 14)))
     faults = [_draw_fault(draw, kind) for kind in kinds]
+    disks, sleeps = random.Random(f"{seed}/slow and full disks"), random.Random(f"{seed}/sleeping clients")
+    kinds = disks.choices(list(_DISKS_WEIGHTS), list(_DISKS_WEIGHTS.values()), k=disks.choice((0, 0, 1, 2)))
+    faults += [_draw_fault(disks, kind) for kind in kinds]
+    faults += [_draw_fault(sleeps, ProxiesKind.CLIENT_SLEEPS) for _ in range(sleeps.choice((0, 0, 1, 3)))]
     return ProxiesPlan(
         seed,
         brokers,
@@ -380,6 +401,11 @@ def draw_agents_plan(seed: int) -> ProxiesPlan:
         power_cuts=_draw_power_cuts(seed, brokers),
         has_agents=True,
         relays=False,
+        numbering=random.Random(f"{seed}/numbering").choice((0, 1, 1, 2)),
+        tail_bytes=random.Random(f"{seed}/tails").choice((0, 65_536)),
+        chunk_messages=random.Random(f"{seed}/chunks").choice((0, 1, 5)),
+        segment_bytes=random.Random(f"{seed}/segments").choice((65_536, 262_144)),
+        session_timeout_s=random.Random(f"{seed}/sessions of agents").choice((0.0, 0.0, 1.0, 2.0, 4.0)),
     )
 
 

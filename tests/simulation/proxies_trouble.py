@@ -14,6 +14,7 @@ from simulation.brokers_coordinator import Leases
 from simulation.brokers_node import BrokerNode
 from simulation.proxies_agents import AgentsTrouble
 from simulation.proxies_clients import DELETED
+from simulation.proxies_disks import DisksTrouble
 from simulation.proxies_plan import ProxiesFault, ProxiesKind
 from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import DefaultSet, PlacedSet
@@ -76,6 +77,7 @@ class ProxiesTrouble:
             ProxiesKind.DELETE_QUEUE: self._delete,
             ProxiesKind.END_SESSION: self._end_session,
             **AgentsTrouble(leases, nodes, default, self._may_go, self._later).strikes,
+            **DisksTrouble(nodes, default, self._may_go, self._later).strikes,
         }
 
     def strike(self, fault: ProxiesFault, clients: WithClients) -> None:
@@ -110,6 +112,8 @@ class ProxiesTrouble:
         is_whole = not self._default.cut_off_s and all(each.is_up and not each.is_paused for each in self._nodes)
         if any(each.agent is not None and each.agent.is_stopping for each in self._nodes):
             return False  # with its broker, and what that one alone may have by then
+        if any(each.disks.is_full for each in self._nodes):
+            return False  # it holds nothing of what is durable, and whoever starts there cannot
         return is_whole and all(self._can_spare(placed, node.name) for placed in self._sets)
 
     def _can_spare(self, placed: PlacedSet, name: str) -> bool:

@@ -33,7 +33,7 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sessions import Session
 from qpid_ha_config.settings import BrokerSettings
 from simulation.amqp_client import BEGAN_MS
-from simulation.brokers_coordinator import Leases, LeaseUser, SimulatedCoordinator
+from simulation.brokers_coordinator import Leases, LeaseUser, SessionLeases, SimulatedCoordinator
 from simulation.brokers_machine import Surroundings
 from simulation.brokers_node import PORT, BrokerNode, BrokerReplica, NodeListener, Site, host_of, name_at
 from simulation.custody import Custody
@@ -52,8 +52,10 @@ from simulation.proxies_clients import (
 )
 from simulation.proxies_custody import ConfirmationsWatch, payloads_in
 from simulation.proxies_deletions import DeletionClient, why_deleted_are_used
+from simulation.proxies_disks import SLOW_DISKS_S
 from simulation.proxies_forks import Forks
 from simulation.proxies_ledger import ClientSession, Sent
+from simulation.proxies_numbering import NumberingPublisher
 from simulation.proxies_plan import PowerCut, ProxiesPlan
 from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import ControlledSet, DefaultSet, PlacedSet, RecordOfCoordinator
@@ -64,21 +66,21 @@ from simulation.streams import Streams
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
 
+PLAIN: Final = "plain"
+"""A queue that refuses nothing."""
 QUEUES: dict[str, dict[str, str | int | float | bool | None]] = {
-    "plain": {},
+    PLAIN: {},
     "small": {"qpid.max_count": 5, "qpid.policy_type": "reject"},
     DELETED: {},
 }
 """Of `default`, with their arguments."""
-QUEUES_OF_OTHERS = ("plain", "small")
+QUEUES_OF_OTHERS = (PLAIN, "small")
 use_what_is_built()
 AnyClient = LinkClient | TransactingClient | SessionClient
 SIZES: Final = (*(0,) * 60, *(1000,) * 3, 10_000, 70_000)
 """Of messages: a few are longer than a frame. All brokers keep them in memory, in a journal and in a snapshot."""
 BUSY_SIZES: Final = (2_000,)
 """Of those that are on their way to consumers who take credit back."""
-SLOW_DISKS_S: Final = 0.1, 0.6
-"""How much longer a sync takes, at most, where the power is cut: so much is on its way to a disk then."""
 IN_MEMORY: Final = Path("/dev/shm")
 CHECK_S = 0.05
 MEMBERS_CHECKED_S: Final = 1.0
@@ -130,8 +132,10 @@ class ProxiesWorld:
         self.streams = Streams(self.schedule, self._draw("streams"), plan.delay_s, plan.socket_bytes)
         self._coordinator = directory / "coordinator"
         self._coordinator.mkdir()
-        self.leases = Leases(self.schedule)
-        self.surroundings = Surroundings(self.trace, directory, self._refuses, self._coordinator_of)
+        self.leases = self._make_leases()
+        self.surroundings = Surroundings(
+            self.trace, directory, self._refuses, self._coordinator_of, plan.chunk_messages
+        )
         self.custody = Custody(self.brokers, True, lambda: self.schedule.now_s, payloads_in)
         site = Site(
             plan.seed,
@@ -159,13 +163,17 @@ class ProxiesWorld:
         self.forks = Forks(self, self.default, self.sets, plan)
         self.exchange = SubscribedExchange(self, self.default, self._draw("exchange"), plan)
         self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.default, self.sets, self.leases)
-        self.agents = AgentsWatch(self.schedule, self.leases, self.nodes, self.default)
+        self.agents = AgentsWatch(self.schedule, self.leases, self.nodes, self.default, self.streams.is_blocked)
         self.clients: list[AnyClient] = []
         self._sessions: dict[str, ClientSession] = {}
         """By UUID."""
         self._attached_lsns: dict[tuple[str, int, int], int] = {}
         """Of sessions that the newest primary counts as attached: by UUID, epoch and generation, an LSN that is not
         below that of the event that says so."""
+
+    def _make_leases(self) -> Leases:
+        timeout_s = self.plan.session_timeout_s
+        return SessionLeases(self.schedule, self._draw("sessions"), timeout_s) if timeout_s else Leases(self.schedule)
 
     def _coordinator_of(self, directory: Path, user: LeaseUser) -> SimulatedCoordinator:
         return SimulatedCoordinator(directory, user, self.leases)
@@ -190,8 +198,8 @@ class ProxiesWorld:
             "publisher-credit": self.plan.publisher_credit,
             "max-unsettled-per-connection": self.plan.most_unsettled,
             "deduplication.producers": 1000,
-            "store.segment-size": "256KiB",
-            "store.consolidate-at": "512KiB",
+            "store.segment-size": self.plan.segment_bytes,
+            "store.consolidate-at": 2 * self.plan.segment_bytes,
             "store.memory": "64MiB",
             "memory-limit": "256MiB",
             "ha.cluster": True,
@@ -202,6 +210,8 @@ class ProxiesWorld:
             "ha.min-in-sync": self.plan.min_in_sync,
             "link-heartbeat-interval": "450ms",
         }
+        if self.plan.tail_bytes:
+            own["ha.tail-size"] = self.plan.tail_bytes
         return BrokerSettings.from_values(own)
 
     def _look_at_confirmations(self) -> None:
@@ -249,6 +259,9 @@ class ProxiesWorld:
             client = TransactingClient(self, name, self._draw(name), placed.ledger, (source, plain))
             client.is_hurried = plan.hurried
             clients.append(client)
+        for number in range(plan.numbering):
+            name = f"d{number}"
+            clients.append(NumberingPublisher(self, name, self._draw(name), self.default.ledger, PLAIN))
         ledgers = {queue: placed.ledger for placed in self.sets for queue in placed.queues}
         for number in range(plan.anonymous):
             name = f"a{number}"
@@ -285,7 +298,7 @@ class ProxiesWorld:
 
     def _cut_power(self, cut: PowerCut) -> None:
         """No broker could take over: each has what it has synced. Not where one is away already, and comes again."""
-        if all(node.is_up and not node.is_paused for node in self.nodes):
+        if all(node.is_up and not node.is_paused and not node.disks.is_full for node in self.nodes):
             for node, back_s in zip(self.nodes, cut.back_s, strict=True):
                 node.kill(is_silent=True)
                 self.schedule.after(back_s - cut.at_s, node.start_machine)
@@ -360,6 +373,10 @@ class ProxiesWorld:
         replica = placed.at(node.index)
         if change.after is State.PRIMARY and replica is not None:
             placed.leads(replica)
+
+    def asks_to_step_down(self, node: BrokerNode, set_name: str, cause: str) -> None:
+        if self._set(set_name) is self.default:
+            self.agents.asks_to_step_down(node, cause)
 
     def ends_to_lead(self, set_name: str, led_generation: int) -> None:
         self._set(set_name).watch.ends_to_lead(led_generation)

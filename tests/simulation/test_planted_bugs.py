@@ -146,7 +146,7 @@ def test_forgetting_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run_plan(outcome.plan).problem == "", "with tombstones, a snapshot is as good"
 
 
-def test_a_new_primary_that_knows_no_producers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget_producers(monkeypatch: pytest.MonkeyPatch) -> None:
     apply_all = Replica.apply_all
 
     def apply_all_without_memory(self: Replica) -> None:
@@ -155,7 +155,20 @@ def test_a_new_primary_that_knows_no_producers_is_found(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Replica, "apply_all", apply_all_without_memory)
 
+
+def test_a_new_primary_that_knows_no_producers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_producers(monkeypatch)
+
     assert "queued more than once" in found_by(monkeypatch, seeds()).problem
+
+
+def test_a_new_primary_that_knows_no_producers_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What its publisher sends again is queued again, though somebody has consumed it."""
+    forget_producers(monkeypatch)
+
+    assert "goes to c0.3, and belongs to c0.3" in found_by(monkeypatch, map(draw_agents_plan, (15, 19))).problem
 
 
 def test_a_snapshot_without_producers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,70 @@
+"""What goes wrong with the disks under brokers, and what is promised where one cannot be written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from qpid_ha_broker.ha.primary import Primary
+from simulation.brokers_node import BrokerNode
+from simulation.proxies_plan import ProxiesFault, ProxiesKind
+from simulation.proxies_sets import DefaultSet
+
+MAKES_WAY_WITHIN_S: Final = 8.0
+"""Of a primary that cannot write; longer than the agent's pause after an attempt that came to nothing."""
+SLOW_DISKS_S: Final = 0.1, 0.6
+"""How much longer a sync takes, at most: so much is on its way to a disk then."""
+
+
+def fit_to_succeed(primary: Primary) -> set[str]:
+    """Names of backups in sync that hold all there is: it may leave any of them the command."""
+    return {link.name for link in primary.links.values() if link.name in primary.in_sync and link.is_level}
+
+
+class DisksTrouble:
+    """Strikes disks."""
+
+    def __init__(
+        self,
+        nodes: Sequence[BrokerNode],
+        default: DefaultSet,
+        may_go: Callable[[BrokerNode], bool],
+        later: Callable[[float, Callable[[], object]], None],
+    ) -> None:
+        """`later`: what is made good after so long, or at the end."""
+        self._nodes = nodes
+        self._default = default
+        self._may_go = may_go
+        self._later = later
+        self.strikes: dict[ProxiesKind, Callable[[ProxiesFault, random.Random], None]] = {
+            ProxiesKind.DISK_SLOW: self._slow,
+            ProxiesKind.DISK_FULL: self._fill,
+        }
+
+    def _pick(self, draw: random.Random) -> BrokerNode:
+        """The primary in half of all cases."""
+        primary = self._default.primary
+        return primary if primary is not None and draw.random() < 0.5 else draw.choice(self._nodes)
+
+    def _slow(self, fault: ProxiesFault, draw: random.Random) -> None:
+        disks, slow_s = self._pick(draw).disks, draw.choice(SLOW_DISKS_S)
+        disks.slow_s += slow_s
+
+        def undo() -> None:
+            disks.slow_s = max(disks.slow_s - slow_s, 0.0)
+
+        self._later(fault.for_s, undo)
+
+    def _fill(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """There is no more room. Whoever starts there meanwhile ends at once, and so nobody else may go."""
+        node = self._pick(draw)
+        if self._may_go(node):
+            node.note_line("ITS DISK IS FULL")
+            node.disks.fill()
+            self._later(4 * fault.for_s, partial(self._make_room, node))
+
+    def _make_room(self, node: BrokerNode) -> None:
+        node.note_line("ITS DISK HAS ROOM")
+        node.disks.make_room()
