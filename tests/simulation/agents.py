@@ -325,7 +325,7 @@ class Agents:
         trace: Trace,
         nodes: Sequence[Node],
         register: Register,
-        operator: Operator,
+        operator: Operator[Node],
         is_reachable: Callable[[Node], bool],
         sessions: SessionLock | None = None,
         priorities: Sequence[int] = (),

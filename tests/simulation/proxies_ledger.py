@@ -127,8 +127,8 @@ class Ledger:
         self._custodian = custodian
         self.accepted: dict[Sent, float] = {}
         """When its publisher was told so."""
-        self.confirmed: Callable[[Sent, bool], None] | None = None
-        """Told of each that is accepted before anybody has got it, and whether it is durable."""
+        self.confirmed: Callable[[Sent, bool, float], None] | None = None
+        """Told of each that is accepted before anybody has got it, whether it is durable, and when it was sent."""
         self.refused: set[Sent] = set()
         self._durable: set[Sent] = set()
         self._sent_s: dict[Sent, float] = {}
@@ -160,7 +160,7 @@ class Ledger:
         self.accepted[sent] = self._now_s()
         is_gone = sent in self.handouts or self.may_be_deleted(sent)
         if self.confirmed is not None and not is_gone:
-            self.confirmed(sent, sent in self._durable)
+            self.confirmed(sent, sent in self._durable, self._sent_s[sent])
 
     def is_refused(self, sent: Sent) -> None:
         """Its publisher was told so."""

@@ -61,6 +61,11 @@ class ProxiesKind(StrEnum):
     COORDINATOR_CUT = "coordinator cut"
     OPERATOR = "operator"
     AGENTS_PAUSE = "agents pause"
+    RECORD_LOST = "record lost"
+    """Somebody has deleted the coordinator's record."""
+    PRIMARY_ALONE = "primary alone"
+    """All other brokers are stopped until nobody is in sync with the primary any more, which is killed then, and comes
+    again with its store. The record is lost in between, or is not."""
 
 
 _WEIGHTS: Final = {
@@ -111,6 +116,16 @@ _FORWARDING_WEIGHTS: Final = {
 }
 
 
+_RECORD_FAULTS: Final = (
+    (),
+    (),
+    (),
+    (ProxiesKind.RECORD_LOST,),
+    (ProxiesKind.RECORD_LOST, ProxiesKind.RECORD_LOST),
+    (ProxiesKind.PRIMARY_ALONE,),
+    (ProxiesKind.PRIMARY_ALONE, ProxiesKind.RECORD_LOST),
+)
+"""In a run."""
 _DISKS_WEIGHTS: Final = {ProxiesKind.DISK_SLOW: 2, ProxiesKind.DISK_FULL: 1}
 
 
@@ -169,7 +184,7 @@ class ProxiesPlan:
     turn_within_s: float = TURN_WITHIN_S
     """So long after something has come a broker has its turn, at most: what comes before is worked on in it, too."""
     power_cuts: tuple[PowerCut, ...] = ()
-    """Some: publishers send durable messages alone."""
+    """Some: see `needs_stores`."""
     has_agents: bool = False
     """`qpid-ha-agent run` promotes, and starts brokers; else a driver of the tests does."""
     relays: bool = True
@@ -191,6 +206,11 @@ class ProxiesPlan:
     def has_faults(self) -> bool:
         """Whether anything goes wrong."""
         return bool(self.faults or self.power_cuts)
+
+    @property
+    def needs_stores(self) -> bool:
+        """What is not on a disk may be lost, though it was confirmed: publishers send durable messages alone."""
+        return bool(self.power_cuts) or any(each.kind is ProxiesKind.PRIMARY_ALONE for each in self.faults)
 
     @property
     def faults_end_s(self) -> float:
@@ -377,6 +397,8 @@ def draw_agents_plan(seed: int) -> ProxiesPlan:
     disks, sleeps = random.Random(f"{seed}/slow and full disks"), random.Random(f"{seed}/sleeping clients")
     kinds = disks.choices(list(_DISKS_WEIGHTS), list(_DISKS_WEIGHTS.values()), k=disks.choice((0, 0, 1, 2)))
     faults += [_draw_fault(disks, kind) for kind in kinds]
+    record = random.Random(f"{seed}/lost records")
+    faults += [_draw_fault(record, kind) for kind in record.choice(_RECORD_FAULTS)]
     faults += [_draw_fault(sleeps, ProxiesKind.CLIENT_SLEEPS) for _ in range(sleeps.choice((0, 0, 1, 3)))]
     return ProxiesPlan(
         seed,

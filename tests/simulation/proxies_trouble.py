@@ -22,6 +22,10 @@ from simulation.streams import Streams
 from simulation.virtual_time import Schedule
 
 MOVES_WITHIN_S = 4.0
+ALONE_S = 3.5
+"""So long brokers are stopped with which the primary is not in sync any more then."""
+ALONE_DIES_S = 0.1
+"""So soon before they go on it dies."""
 GIVES_UP_S = 0.9
 """So long clients that were cut off wait for an answer to their next open."""
 
@@ -48,8 +52,10 @@ class ProxiesTrouble:
         default: DefaultSet,
         sets: Sequence[PlacedSet],
         leases: Leases,
+        lose_record: Callable[[], None],
     ) -> None:
-        """`sets`: with `default`."""
+        """`sets`: with `default`. `lose_record`: has the coordinator's deleted."""
+        self._lose_record = lose_record
         self._schedule = schedule
         self._streams = streams
         self._nodes = nodes
@@ -76,6 +82,8 @@ class ProxiesTrouble:
             ProxiesKind.CUT_OFF: self._cut_off,
             ProxiesKind.DELETE_QUEUE: self._delete,
             ProxiesKind.END_SESSION: self._end_session,
+            ProxiesKind.RECORD_LOST: lambda fault, draw: lose_record(),
+            ProxiesKind.PRIMARY_ALONE: self._leave_primary_alone,
             **AgentsTrouble(leases, nodes, default, self._may_go, self._later).strikes,
             **DisksTrouble(nodes, default, self._may_go, self._later).strikes,
         }
@@ -269,6 +277,24 @@ class ProxiesTrouble:
                 node.resume()
 
         self._later(for_s, resume)
+
+    def _leave_primary_alone(self, fault: ProxiesFault, draw: random.Random) -> None:
+        primary, is_record_lost = self._default.primary, draw.random() < 0.5
+        if primary is None or not self._may_go(primary):
+            return
+        for node in self._others(primary):
+            self._stop(node, ALONE_S, with_agent=True)
+
+        def end() -> None:
+            if not primary.is_primary or primary.is_paused:
+                return
+            if is_record_lost:
+                primary.note_line("THE RECORD IS LOST")
+                self._lose_record()
+            primary.kill(is_silent=True)
+            self._later(2 * fault.for_s, primary.start_machine)
+
+        self._schedule.after(ALONE_S - ALONE_DIES_S, end)
 
     def _delete(self, fault: ProxiesFault, draw: random.Random) -> None:
         default = self._default

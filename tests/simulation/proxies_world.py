@@ -56,6 +56,7 @@ from simulation.proxies_disks import SLOW_DISKS_S
 from simulation.proxies_forks import Forks
 from simulation.proxies_ledger import ClientSession, Sent
 from simulation.proxies_numbering import NumberingPublisher
+from simulation.proxies_operator import OperatorOnCall
 from simulation.proxies_plan import PowerCut, ProxiesPlan
 from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import ControlledSet, DefaultSet, PlacedSet, RecordOfCoordinator
@@ -87,6 +88,8 @@ MEMBERS_CHECKED_S: Final = 1.0
 """So often the invariants of all members are checked, which takes long."""
 DRIFT = 0.01
 REST_WITHIN_S = 40.0
+REPLICAS_EQUAL_WITHIN_S: Final = 2.0
+"""What the last clients leave is still on its way to backups."""
 GONE_WITHIN_S = 12.0
 """After the last client has gone: those who died without a word are noticed by their silence."""
 
@@ -113,6 +116,8 @@ class ProxiesOutcome:
     lost: int
     """How often a client came back to its session in time, and too late."""
     generations: int
+    forced: int
+    """How often an operator has overridden a refusal."""
     trace: tuple[str, ...]
     fingerprint: str
 
@@ -159,10 +164,20 @@ class ProxiesWorld:
         self.default.queues = QUEUES | ({BUSY: {}} if plan.shrinking else {})
         self.sets: list[PlacedSet] = [self.default]
         self.sets += [self._other_set(number, replicas) for number, replicas in enumerate(plan.replicas, 1)]
+        self._confirmations: list[ConfirmationsWatch] = []
         self._look_at_confirmations()
         self.forks = Forks(self, self.default, self.sets, plan)
         self.exchange = SubscribedExchange(self, self.default, self._draw("exchange"), plan)
-        self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.default, self.sets, self.leases)
+        self.operator = OperatorOnCall(self.schedule, self.leases, self.nodes, self.default)
+        self.trouble = ProxiesTrouble(
+            self.schedule,
+            self.streams,
+            self.nodes,
+            self.default,
+            self.sets,
+            self.leases,
+            self.operator.lose_record,
+        )
         self.agents = AgentsWatch(self.schedule, self.leases, self.nodes, self.default, self.streams.is_blocked)
         self.clients: list[AnyClient] = []
         self._sessions: dict[str, ClientSession] = {}
@@ -219,6 +234,7 @@ class ProxiesWorld:
         for placed in self.sets:
             watch = ConfirmationsWatch(self.custody, self.plan.min_in_sync, placed.register)
             placed.ledger.confirmed = watch.confirmed
+            self._confirmations.append(watch)
 
     def _other_set(self, number: int, replicas: tuple[int, ...]) -> PlacedSet:
         name = f"set-{number}"
@@ -275,7 +291,7 @@ class ProxiesWorld:
             deleted = {DELETED: self.default.ledger}
             clients.append(DeletionClient(self, name, self._draw(name), deleted, self._session_begins))
         clients += self.exchange.make_clients(self._draw) + self.forks.make_clients(self._draw)
-        for client in clients if plan.power_cuts else ():
+        for client in clients if plan.needs_stores else ():
             if isinstance(client, PublishingClient):
                 client.is_durable = True
         return clients
@@ -405,6 +421,8 @@ class ProxiesWorld:
         self.schedule.after(CHECK_S, self._check)
         for placed in self.sets:
             placed.watch.may_be_outdated()
+        for confirmations in self._confirmations:
+            confirmations.look(self.schedule.now_s)
         self._look_at_sessions()
         for node in self.nodes:
             if self.plan.relays and node.is_up and not node.is_paused and not node.is_in_turn:
@@ -444,6 +462,7 @@ class ProxiesWorld:
         self.schedule.after(MEMBERS_CHECKED_S, self._check_members)
         if self.plan.has_agents:
             self.agents.look()
+            self.operator.look()
         self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
         self.clients = self._make_clients()
         self._plan_power_cuts()
@@ -461,6 +480,7 @@ class ProxiesWorld:
         for client in self.clients:
             client.stop()
         self._until(self._why_somebody_is_there, GONE_WITHIN_S)
+        self._until(self._why_replicas_differ, REPLICAS_EQUAL_WITHIN_S)
         left: set[Sent] = set()
         for placed in self.sets:
             left |= placed.check_rest()
@@ -485,6 +505,9 @@ class ProxiesWorld:
     def _why_not_at_rest(self) -> str:
         waiting = next(filter(None, [client.why_not_at_rest() for client in self.clients]), "")
         return waiting or why_deleted_are_used(self.nodes)
+
+    def _why_replicas_differ(self) -> str:
+        return next(filter(None, [placed.why_replicas_differ() for placed in self.sets]), "")
 
     def _why_somebody_is_there(self) -> str:
         for node in self.nodes:
@@ -547,6 +570,7 @@ def _outcome_of(world: ProxiesWorld, problem: str) -> ProxiesOutcome:
         sum(each.resumed for each in with_sessions),
         sum(each.lost for each in with_sessions),
         sum(each.generations for each in world.sets),
+        world.operator.forced,
         tuple(world.trace.lines),
         world.trace.fingerprint(),
     )

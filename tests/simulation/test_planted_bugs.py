@@ -20,7 +20,7 @@ from qpid_ha_broker.model.sets import following, resource_set
 from qpid_ha_broker.model.transactions.producers import Producers
 from simulation.plan import Plan, draw_plan
 from simulation.planted import found_by
-from simulation.proxies_plan import draw_agents_plan
+from simulation.proxies_plan import ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
 from simulation.runs import run_plan
 
 SEEDS = 150
@@ -133,14 +133,29 @@ def browse_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReplicatingBrowser, "__init__", begin_with_snapshot)
 
 
-def test_forgetting_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget_tombstones(monkeypatch: pytest.MonkeyPatch) -> None:
     def remaining_with_the_dead(self: object, entries: Iterable[Entry], dropped: Iterable[int] = ()) -> list[Entry]:
         return [entry for entry in entries if entry.id not in set(dropped)]
 
     browse_snapshots(monkeypatch)
     monkeypatch.setattr(catchup._Level, "remaining", remaining_with_the_dead)
 
+
+def test_forgetting_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_tombstones(monkeypatch)
+
     outcome = found_by(monkeypatch, seeds(first=35))
+
+    browse_snapshots(monkeypatch)
+    assert run_plan(outcome.plan).problem == "", "with tombstones, a snapshot is as good"
+
+
+def test_forgetting_a_tombstone_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup has what was consumed while it came level; nobody need promote it."""
+    forget_tombstones(monkeypatch)
+
+    outcome = found_by(monkeypatch, map(draw_agents_plan, (5, 7)))
+    assert "hold other queues" in outcome.problem
 
     browse_snapshots(monkeypatch)
     assert run_plan(outcome.plan).problem == "", "with tombstones, a snapshot is as good"
@@ -175,6 +190,34 @@ def test_a_snapshot_without_producers_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Producers, "events", lambda self: iter(()))
 
     found_by(monkeypatch, seeds())
+
+
+def publishers_that_sleep_over_two_failovers() -> Iterable[ProxiesPlan]:
+    """They have not heard of what they sent. The first primary comes level again, from a snapshot, and is the next."""
+    for seed in (0, 2, 3):
+        faults = []
+        for at_s in (2.5, 6.0, 9.5):
+            faults += [
+                ProxiesFault(ProxiesKind.DISK_SLOW, at_s - 0.25, 0.8, SLOW_DISK_OF_PRIMARY),
+                *[ProxiesFault(ProxiesKind.CLIENT_SLEEPS, at_s, 2.4, draw) for draw in NUMBERING_OF_FIVE],
+                *[ProxiesFault(ProxiesKind.CRASH_PRIMARY, at_s + later_s, 0.5, 0) for later_s in (0.1, 1.7)],
+            ]
+        yield replace(
+            draw_agents_plan(seed), brokers=2, min_in_sync=1, publishers=2, consumers=1, browsers=0, transacting=0,
+            numbering=2, tail_bytes=65_536, publisher_credit=40, delay_s=0.003, session_timeout_s=0.0, power_cuts=(),
+            faults=tuple(faults),
+        )  # fmt: skip
+
+
+SLOW_DISK_OF_PRIMARY = 8
+NUMBERING_OF_FIVE = 0, 5
+"""What the faults draw of these seeds."""
+
+
+def test_a_snapshot_without_producers_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Producers, "events", lambda self: iter(()))
+
+    assert "goes to" in found_by(monkeypatch, publishers_that_sleep_over_two_failovers()).problem
 
 
 def test_a_new_primary_that_marks_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

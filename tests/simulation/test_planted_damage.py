@@ -14,6 +14,8 @@ from qpid_ha_broker.store.reading import BlockReader, Verdict, Witnesses
 from simulation.cluster import run
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
+from simulation.proxies_plan import ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
+from simulation.proxies_world import run_proxies
 
 TRIES = 12
 
@@ -46,10 +48,35 @@ FROZEN_BACKUP_AND_A_STORE_CUT_SHORT = (
 )
 
 
+def primaries_alone() -> Iterator[ProxiesPlan]:
+    """Of two real brokers with agents, each alone when it dies, and the record is lost then."""
+    faults = [ProxiesFault(ProxiesKind.PRIMARY_ALONE, at_s, for_s, 1) for at_s, for_s in ((2.5, 2.0), (14.0, 1.0))]
+    for seed in range(2):
+        yield replace(
+            draw_agents_plan(seed), brokers=2, min_in_sync=1, publishers=2, consumers=1, browsers=0, transacting=0,
+            numbering=2, session_timeout_s=0.0, power_cuts=(), faults=tuple(faults), until_s=22.0,
+        )  # fmt: skip
+
+
 def test_taking_a_lost_record_for_nothing_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "_outdated_record", lambda known: None)
 
     assert "no operator was asked" in found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_LOST_RECORD)).problem
+
+
+def test_taking_a_lost_record_for_nothing_recorded_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdict, "_outdated_record", lambda known: None)
+
+    assert "without a mark" in found_by(monkeypatch, primaries_alone()).problem
+
+
+def test_an_operator_who_overrides_a_refusal_loses_nothing_where_all_stores_are_back() -> None:
+    outcomes = [run_proxies(plan) for plan in primaries_alone()]
+
+    assert [outcome.problem for outcome in outcomes] == [""] * 2
+    assert all(outcome.forced for outcome in outcomes)
 
 
 def test_writing_a_lost_record_anew_beside_one_that_may_have_confirmed_alone_is_found(
