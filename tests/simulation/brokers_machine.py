@@ -11,7 +11,7 @@ import random
 import time
 import uuid
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, tzinfo
@@ -204,6 +204,8 @@ class MachineDisks:
         self.slow_s = 0.0
         """How much longer a write and its sync may take."""
         self.is_full = False
+        self.is_damaged = False
+        """Whoever starts there may refuse."""
 
     def disk(self, directory: Path, _kept: Container[str] | None = None) -> SimulatedDisk:
         """See `server.stores.storage.MakeDisk`."""
@@ -223,6 +225,32 @@ class MachineDisks:
         self.is_full = False
         for disk in self._disks.values():
             disk.capacity = None
+
+    def copy(self) -> dict[Path, dict[str, bytes]]:
+        """All files of all directories, as a reader sees them."""
+        return {directory: disk.files() for directory, disk in self._disks.items()}
+
+    def put_back(self, copies: Mapping[Path, Mapping[str, bytes]]) -> None:
+        """Other disks, with just these files. Nobody uses the old ones."""
+        self._disks.clear()
+        self.is_damaged = False
+        for directory, files in copies.items():
+            disk = self.disk(directory)
+            for path, data in files.items():
+                disk.put(path, data)
+
+    def cut_short(self, draw: random.Random) -> None:
+        """A file of a journal ends before its end."""
+        found = [
+            (disk, path, used)
+            for disk in self._disks.values()
+            for path, data in sorted(disk.files().items())
+            if path.startswith("journal/") and (used := len(data.rstrip(b"\0")))
+        ]
+        if found:
+            disk, path, used = draw.choice(found)
+            disk.put(path, disk.peek(path)[: draw.randrange(used)])
+            self.is_damaged = True
 
     def process_ended(self, *, has_power: bool) -> None:
         """What was not synced may be lost with the power."""

@@ -42,6 +42,7 @@ from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.set_member import SetMember
+from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 from simulation.brokers_agent import SimulatedAgent
@@ -82,6 +83,9 @@ class BrokersWatcher(Protocol):
 
     def broke(self, node: BrokerNode, reason: str) -> None:
         """It has ended by itself. Raises Violation."""
+
+    def store_refused(self, node: BrokerNode, problem: str) -> None:
+        """It cannot use its store, and has ended. Raises Violation."""
 
     def agent_asks(self, node: BrokerNode, method: str) -> None:
         """Its agent asks the broker something."""
@@ -332,7 +336,17 @@ class BrokerNode:
             broker = self._broker = SimulatedBroker(
                 self, self._settings(self.index, self._directory), self.disks, running
             )
-            running.loop.create_task(broker.start())
+            running.loop.create_task(self._start(broker, running))
+
+    async def _start(self, broker: SimulatedBroker, running: MachineProcess) -> None:
+        """As the program does, which ends with a store that it cannot use."""
+        try:
+            await broker.start()
+        except StoreError as error:
+            self.note_line("REFUSES ITS STORE")
+            problem = str(error)
+            self.site.schedule.after(0.0, lambda: self._end(running))
+            self.site.schedule.after(0.0, lambda: self.site.watcher.store_refused(self, problem))
 
     def note_receipt(self, member: Member, happened: fx.Input) -> None:
         """What its process has taken into its memory, or written there; a frame that came too late is none of it."""

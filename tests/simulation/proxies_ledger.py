@@ -196,6 +196,13 @@ class Ledger:
         """Whether its queue was deleted after it was sent."""
         return self._sent_s[sent] <= self._deleted_s.get(sent.queue, -1.0)
 
+    def give_up(self) -> None:
+        """An operator has decided that what was lost is lost: nobody counts any more on what was told until now."""
+        for known in (self.accepted, self.handouts, self._left, self._given, self._reclaimed):
+            known.clear()
+        self.refused.clear()
+        self._held.clear()
+
     # --- consumers
 
     def hands_out(self, sent: Sent, reading: Reading, is_marked: bool) -> Handout:

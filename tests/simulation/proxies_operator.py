@@ -1,4 +1,7 @@
-"""The operator of simulated clusters of real brokers, who overrides what their agents cannot: the one of `operator`."""
+"""The operator of simulated clusters of real brokers, who overrides what brokers refuse: the one of `operator`.
+
+Where stores were damaged, he gives up what was confirmed until then; else nothing is lost by what he does.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from simulation.brokers_coordinator import Leases
 from simulation.brokers_node import BrokerNode
 from simulation.node import Violation
 from simulation.operator import Operator
+from simulation.proxies_ledger import Ledger
 from simulation.proxies_sets import DefaultSet
 from simulation.virtual_time import Schedule
 
@@ -19,9 +23,17 @@ CALLED_AFTER_S: Final = 8.0
 
 
 class OperatorOnCall:
-    """Looks at `default`. No store is ever damaged, so what he overrides loses nothing: `Ledger` sees that."""
+    """Looks at `default`."""
 
-    def __init__(self, schedule: Schedule, leases: Leases, nodes: Sequence[BrokerNode], default: DefaultSet) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        leases: Leases,
+        nodes: Sequence[BrokerNode],
+        default: DefaultSet,
+        ledgers: Sequence[Ledger],
+    ) -> None:
+        self._ledgers = ledgers
         self._schedule = schedule
         self._leases = leases
         self._nodes = nodes
@@ -29,12 +41,14 @@ class OperatorOnCall:
         self._missing_since_s: float | None = None
         self.is_record_damaged = False
         """It was lost once: brokers may honestly refuse."""
+        self.are_stores_damaged = False
+        """As above; and something may be lost."""
         self.forced = 0
         self._operator = Operator[BrokerNode](
             nodes,
             True,
             lambda: True,
-            lambda: self.is_record_damaged,
+            lambda: self.is_record_damaged or self.are_stores_damaged,
             self._note_force,
             lambda node: None,
             _set_aside,
@@ -51,6 +65,8 @@ class OperatorOnCall:
     def _note_force(self, node: BrokerNode) -> None:
         self.forced += 1
         node.note_line("AN OPERATOR PROMOTES IT BY FORCE")
+        for ledger in self._ledgers if self.are_stores_damaged else ():
+            ledger.give_up()
 
     def look(self) -> None:
         """Now and then."""
@@ -82,4 +98,4 @@ class OperatorOnCall:
 
 
 def _set_aside(node: BrokerNode) -> None:
-    raise Violation(f"{node.name} would have to begin anew, and no store was damaged")
+    raise Violation(f"{node.name} would have to begin anew")

@@ -51,6 +51,10 @@ class ProxiesKind(StrEnum):
     """An operator ends a session of a client."""
     DISK_SLOW = "disk slow"
     DISK_FULL = "disk full"
+    DISK_CUT_SHORT = "disk cut short"
+    """A machine loses its power, if none has yet, and a file of a journal is shorter when it comes again."""
+    DISKS_PUT_BACK = "disks put back"
+    """All machines lose their power, and come again with their stores as they were before somebody else led."""
     # With agents:
     AGENT_STOPS = "agent stops"
     """It does nothing, but keeps what it has."""
@@ -116,6 +120,9 @@ _FORWARDING_WEIGHTS: Final = {
 }
 
 
+_DAMAGE: Final = ProxiesKind.DISK_CUT_SHORT, ProxiesKind.DISKS_PUT_BACK
+_STORES_ALONE: Final = frozenset((ProxiesKind.PRIMARY_ALONE, *_DAMAGE))
+"""After these there is what disks have, and no more."""
 _RECORD_FAULTS: Final = (
     (),
     (),
@@ -210,7 +217,7 @@ class ProxiesPlan:
     @property
     def needs_stores(self) -> bool:
         """What is not on a disk may be lost, though it was confirmed: publishers send durable messages alone."""
-        return bool(self.power_cuts) or any(each.kind is ProxiesKind.PRIMARY_ALONE for each in self.faults)
+        return bool(self.power_cuts) or any(each.kind in _STORES_ALONE for each in self.faults)
 
     @property
     def faults_end_s(self) -> float:
@@ -397,6 +404,8 @@ def draw_agents_plan(seed: int) -> ProxiesPlan:
     disks, sleeps = random.Random(f"{seed}/slow and full disks"), random.Random(f"{seed}/sleeping clients")
     kinds = disks.choices(list(_DISKS_WEIGHTS), list(_DISKS_WEIGHTS.values()), k=disks.choice((0, 0, 1, 2)))
     faults += [_draw_fault(disks, kind) for kind in kinds]
+    damage = random.Random(f"{seed}/damaged stores")
+    faults += [_draw_fault(damage, damage.choice(_DAMAGE)) for _ in range(damage.choice((0, 0, 0, 1)))]
     record = random.Random(f"{seed}/lost records")
     faults += [_draw_fault(record, kind) for kind in record.choice(_RECORD_FAULTS)]
     faults += [_draw_fault(sleeps, ProxiesKind.CLIENT_SLEEPS) for _ in range(sleeps.choice((0, 0, 1, 3)))]

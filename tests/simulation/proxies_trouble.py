@@ -15,6 +15,7 @@ from simulation.brokers_node import BrokerNode
 from simulation.proxies_agents import AgentsTrouble
 from simulation.proxies_clients import DELETED
 from simulation.proxies_disks import DisksTrouble
+from simulation.proxies_operator import OperatorOnCall
 from simulation.proxies_plan import ProxiesFault, ProxiesKind
 from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import DefaultSet, PlacedSet
@@ -52,10 +53,10 @@ class ProxiesTrouble:
         default: DefaultSet,
         sets: Sequence[PlacedSet],
         leases: Leases,
-        lose_record: Callable[[], None],
+        operator: OperatorOnCall,
     ) -> None:
-        """`sets`: with `default`. `lose_record`: has the coordinator's deleted."""
-        self._lose_record = lose_record
+        """`sets`: with `default`."""
+        self._operator = operator
         self._schedule = schedule
         self._streams = streams
         self._nodes = nodes
@@ -66,6 +67,7 @@ class ProxiesTrouble:
         """By set: who was to lead last, and until when that may go on."""
         self._undo: dict[Callable[[], None], None] = {}
         """What is to be made good at the end, if not before."""
+        self.disks = DisksTrouble(nodes, default, self._may_go, self._later, operator)
         self._strikes = {
             ProxiesKind.CLIENT_CUT: self._cut_client,
             ProxiesKind.CLIENT_SLEEPS: self._have_client_sleep,
@@ -82,10 +84,10 @@ class ProxiesTrouble:
             ProxiesKind.CUT_OFF: self._cut_off,
             ProxiesKind.DELETE_QUEUE: self._delete,
             ProxiesKind.END_SESSION: self._end_session,
-            ProxiesKind.RECORD_LOST: lambda fault, draw: lose_record(),
+            ProxiesKind.RECORD_LOST: lambda fault, draw: operator.lose_record(),
             ProxiesKind.PRIMARY_ALONE: self._leave_primary_alone,
             **AgentsTrouble(leases, nodes, default, self._may_go, self._later).strikes,
-            **DisksTrouble(nodes, default, self._may_go, self._later).strikes,
+            **self.disks.strikes,
         }
 
     def strike(self, fault: ProxiesFault, clients: WithClients) -> None:
@@ -290,7 +292,7 @@ class ProxiesTrouble:
                 return
             if is_record_lost:
                 primary.note_line("THE RECORD IS LOST")
-                self._lose_record()
+                self._operator.lose_record()
             primary.kill(is_silent=True)
             self._later(2 * fault.for_s, primary.start_machine)
 

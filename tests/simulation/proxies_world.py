@@ -52,12 +52,12 @@ from simulation.proxies_clients import (
 )
 from simulation.proxies_custody import ConfirmationsWatch, payloads_in
 from simulation.proxies_deletions import DeletionClient, why_deleted_are_used
-from simulation.proxies_disks import SLOW_DISKS_S
+from simulation.proxies_disks import PUT_BACK_S, SLOW_DISKS_S
 from simulation.proxies_forks import Forks
 from simulation.proxies_ledger import ClientSession, Sent
 from simulation.proxies_numbering import NumberingPublisher
 from simulation.proxies_operator import OperatorOnCall
-from simulation.proxies_plan import PowerCut, ProxiesPlan
+from simulation.proxies_plan import PowerCut, ProxiesKind, ProxiesPlan
 from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import ControlledSet, DefaultSet, PlacedSet, RecordOfCoordinator
 from simulation.proxies_subscriptions import SubscribedExchange
@@ -168,7 +168,9 @@ class ProxiesWorld:
         self._look_at_confirmations()
         self.forks = Forks(self, self.default, self.sets, plan)
         self.exchange = SubscribedExchange(self, self.default, self._draw("exchange"), plan)
-        self.operator = OperatorOnCall(self.schedule, self.leases, self.nodes, self.default)
+        self.operator = OperatorOnCall(
+            self.schedule, self.leases, self.nodes, self.default, [placed.ledger for placed in self.sets]
+        )
         self.trouble = ProxiesTrouble(
             self.schedule,
             self.streams,
@@ -176,7 +178,7 @@ class ProxiesWorld:
             self.default,
             self.sets,
             self.leases,
-            self.operator.lose_record,
+            self.operator,
         )
         self.agents = AgentsWatch(self.schedule, self.leases, self.nodes, self.default, self.streams.is_blocked)
         self.clients: list[AnyClient] = []
@@ -400,6 +402,12 @@ class ProxiesWorld:
     def broke(self, node: BrokerNode, reason: str) -> None:
         raise Violation(f"{node.name} ends: {reason}")
 
+    def store_refused(self, node: BrokerNode, problem: str) -> None:
+        if not node.disks.is_damaged:
+            raise Violation(f"{node.name} cannot use its store: {problem}")
+        node.note_line("AN OPERATOR SETS ITS STORE ASIDE")
+        node.disks.put_back({})
+
     def agent_asks(self, node: BrokerNode, method: str) -> None:
         self.agents.asks(node, method)
 
@@ -469,6 +477,8 @@ class ProxiesWorld:
         began_s = self.schedule.now_s
         for fault in self.plan.faults:
             self.schedule.after(fault.at_s, partial(self.trouble.strike, fault, self))
+            if fault.kind is ProxiesKind.DISKS_PUT_BACK:
+                self.schedule.after(max(0.0, fault.at_s - PUT_BACK_S), self.trouble.disks.copy)
         self.schedule.run_until(began_s + self.plan.faults_end_s + 0.5)
         self.trouble.end()
         self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
