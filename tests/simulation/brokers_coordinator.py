@@ -186,7 +186,7 @@ class SessionLeases(Leases):
         return self._users[process]
 
     @property
-    def holder(self) -> LeaseUser | None:  # type: ignore[override]
+    def holder(self) -> LeaseUser | None:
         """Whose session has it at the coordinator."""
         return next((process for process, user in self._users.items() if self.sessions.has_it(user)), None)
 

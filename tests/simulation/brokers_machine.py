@@ -57,6 +57,10 @@ class RunningProcess(Protocol):
     clock: Clock
     draw: random.Random
 
+    @property
+    def is_stopped(self) -> bool:
+        """It does nothing, and will go on."""
+
     def post(self, command: Callable[[], None]) -> None:
         """Have it done when the process gets to it; never, when it is dead by then."""
 

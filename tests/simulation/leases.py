@@ -23,8 +23,11 @@ LATE_NOTICES = 0.1
 class LockUser(Protocol):
     """An agent, as far as a lock knows it."""
 
-    is_hanging: bool
-    is_cut: bool
+    @property
+    def is_hanging(self) -> bool: ...
+
+    @property
+    def is_cut(self) -> bool: ...
 
     @property
     def name(self) -> str: ...

@@ -48,7 +48,8 @@ class DisksTrouble:
         self.strikes: dict[ProxiesKind, Callable[[ProxiesFault, random.Random], None]] = {
             ProxiesKind.DISK_SLOW: self._slow,
             ProxiesKind.DISK_FULL: self._fill,
-            ProxiesKind.DISK_CUT_SHORT: self._cut_short,
+            ProxiesKind.DISK_CUT_SHORT: self._damage,
+            ProxiesKind.DISK_LOST: self._damage,
             ProxiesKind.DISKS_PUT_BACK: self._put_back,
         }
 
@@ -74,7 +75,8 @@ class DisksTrouble:
             node.disks.fill()
             self._later(4 * fault.for_s, partial(self._make_room, node))
 
-    def _cut_short(self, fault: ProxiesFault, draw: random.Random) -> None:
+    def _damage(self, fault: ProxiesFault, draw: random.Random) -> None:
+        """Of who is off, if somebody is."""
         off = [
             node for node in self._nodes if not node.has_process and node.agent is not None and not node.agent.process
         ]
@@ -82,8 +84,11 @@ class DisksTrouble:
         if off or self._may_go(node):
             self._operator.are_stores_damaged = True
             node.kill(is_silent=True)
-            node.note_line("A FILE OF ITS STORE IS CUT SHORT")
-            node.disks.cut_short(draw)
+            node.note_line(f"DAMAGE: {fault.kind}")
+            if fault.kind is ProxiesKind.DISK_LOST:
+                node.disks.put_back({})
+            else:
+                node.disks.cut_short(draw)
             self._later(fault.for_s, node.start_machine)
 
     def copy(self) -> None:

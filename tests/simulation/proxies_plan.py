@@ -53,6 +53,8 @@ class ProxiesKind(StrEnum):
     DISK_FULL = "disk full"
     DISK_CUT_SHORT = "disk cut short"
     """A machine loses its power, if none has yet, and a file of a journal is shorter when it comes again."""
+    DISK_LOST = "disk lost"
+    """As above; its stores are empty."""
     DISKS_PUT_BACK = "disks put back"
     """All machines lose their power, and come again with their stores as they were before somebody else led."""
     # With agents:
@@ -120,7 +122,7 @@ _FORWARDING_WEIGHTS: Final = {
 }
 
 
-_DAMAGE: Final = ProxiesKind.DISK_CUT_SHORT, ProxiesKind.DISKS_PUT_BACK
+_DAMAGE: Final = ProxiesKind.DISK_CUT_SHORT, ProxiesKind.DISKS_PUT_BACK, ProxiesKind.DISK_LOST
 _STORES_ALONE: Final = frozenset((ProxiesKind.PRIMARY_ALONE, *_DAMAGE))
 """After these there is what disks have, and no more."""
 _RECORD_FAULTS: Final = (

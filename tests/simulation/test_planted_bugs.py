@@ -230,7 +230,7 @@ def test_a_snapshot_without_producers_is_found_with_the_brokers_that_ship(monkey
     assert "goes to" in found_by(monkeypatch, publishers_that_sleep_over_two_failovers()).problem
 
 
-def test_a_new_primary_that_marks_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def mark_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     take_over = following.take_over_queues
 
     def take_over_without_marks(queues: Collection[Queue], *arguments: Any) -> dict[Queue, None]:
@@ -241,4 +241,14 @@ def test_a_new_primary_that_marks_nothing_is_found(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(resource_set, "take_over_queues", take_over_without_marks)
 
+
+def test_a_new_primary_that_marks_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark_nothing(monkeypatch)
+
     assert "for the second time without saying so" in found_by(monkeypatch, seeds(count=20)).problem
+
+
+def test_a_new_primary_that_marks_nothing_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark_nothing(monkeypatch)
+
+    assert "without a mark" in found_by(monkeypatch, map(draw_agents_plan, (3, 4))).problem

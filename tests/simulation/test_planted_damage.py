@@ -66,6 +66,10 @@ PRIMARY_ALONE_WHOSE_STORE_IS_CUT_SHORT = (
     ProxiesFault(ProxiesKind.PRIMARY_ALONE, 2.5, 2.0, 0),
     ProxiesFault(ProxiesKind.DISK_CUT_SHORT, 7.0, 2.0, 0),
 )
+PRIMARY_ALONE_WHOSE_STORE_AND_RECORD_ARE_LOST = (
+    ProxiesFault(ProxiesKind.PRIMARY_ALONE, 2.5, 2.0, 1),
+    ProxiesFault(ProxiesKind.DISK_LOST, 6.7, 0.3, 0),
+)
 FAILOVER_AND_STORES_OF_BEFORE = (
     ProxiesFault(ProxiesKind.CRASH_PRIMARY, 5.0, 0.6, 0),
     ProxiesFault(ProxiesKind.DISKS_PUT_BACK, 9.0, 0.3, 0),
@@ -102,6 +106,15 @@ def test_writing_a_lost_record_anew_beside_one_that_may_have_confirmed_alone_is_
     monkeypatch.setattr(lost_record, "_forgetful", lambda answers: [])
 
     assert "no operator was asked" in found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_LOST_RECORD)).problem
+
+
+def test_writing_a_lost_record_anew_beside_one_that_may_have_confirmed_alone_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lost_record, "_forgetful", lambda answers: [])
+
+    plans = with_the_brokers_that_ship(2, *PRIMARY_ALONE_WHOSE_STORE_AND_RECORD_ARE_LOST)
+    assert "is lost" in found_by(monkeypatch, plans).problem
 
 
 def test_leading_from_stores_that_are_older_than_the_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
