@@ -403,15 +403,7 @@ def draw_agents_plan(seed: int) -> ProxiesPlan:
     weights = _ONE_SET_WEIGHTS | _AGENTS_WEIGHTS
     kinds = draw.choices(list(weights), list(weights.values()), k=draw.choice((2, 4, 8, 14)))
     faults = [_draw_fault(draw, kind) for kind in kinds]
-    disks, sleeps = random.Random(f"{seed}/slow and full disks"), random.Random(f"{seed}/sleeping clients")
-    kinds = disks.choices(list(_DISKS_WEIGHTS), list(_DISKS_WEIGHTS.values()), k=disks.choice((0, 0, 1, 2)))
-    faults += [_draw_fault(disks, kind) for kind in kinds]
-    damage = random.Random(f"{seed}/damaged stores")
-    faults += [_draw_fault(damage, damage.choice(_DAMAGE)) for _ in range(damage.choice((0, 0, 0, 1)))]
-    record = random.Random(f"{seed}/lost records")
-    faults += [_draw_fault(record, kind) for kind in record.choice(_RECORD_FAULTS)]
-    faults += [_draw_fault(sleeps, ProxiesKind.CLIENT_SLEEPS) for _ in range(sleeps.choice((0, 0, 1, 3)))]
-    return ProxiesPlan(
+    plan = ProxiesPlan(
         seed,
         brokers,
         publishers=draw.choice((2, 3)),
@@ -440,6 +432,21 @@ def draw_agents_plan(seed: int) -> ProxiesPlan:
         segment_bytes=random.Random(f"{seed}/segments").choice((65_536, 262_144)),
         session_timeout_s=random.Random(f"{seed}/sessions of agents").choice((0.0, 0.0, 1.0, 2.0, 4.0)),
     )
+    return _with_what_disks_and_coordinators_do(plan)
+
+
+def _with_what_disks_and_coordinators_do(plan: ProxiesPlan) -> ProxiesPlan:
+    """And clients that sleep. Of what was given up, clients that work in transactions know too little."""
+    seed, faults = plan.seed, list(plan.faults)
+    disks, sleeps = random.Random(f"{seed}/slow and full disks"), random.Random(f"{seed}/sleeping clients")
+    kinds = disks.choices(list(_DISKS_WEIGHTS), list(_DISKS_WEIGHTS.values()), k=disks.choice((0, 0, 1, 2)))
+    faults += [_draw_fault(disks, kind) for kind in kinds]
+    damage, record = random.Random(f"{seed}/damaged stores"), random.Random(f"{seed}/lost records")
+    if not plan.transacting:
+        faults += [_draw_fault(damage, damage.choice(_DAMAGE)) for _ in range(damage.choice((0, 0, 0, 1)))]
+    faults += [_draw_fault(record, kind) for kind in record.choice(_RECORD_FAULTS)]
+    faults += [_draw_fault(sleeps, ProxiesKind.CLIENT_SLEEPS) for _ in range(sleeps.choice((0, 0, 1, 3)))]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
 def _draw_power_cuts(seed: int, brokers: int) -> tuple[PowerCut, ...]:
