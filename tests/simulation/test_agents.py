@@ -44,6 +44,13 @@ def test_agents_are_struck_by_all_that_is_theirs_and_beside_proxies_too() -> Non
         ProxiesKind.COORDINATOR_CUT,
         ProxiesKind.OPERATOR,
         ProxiesKind.AGENTS_PAUSE,
+        ProxiesKind.DISK_SLOW,
+        ProxiesKind.DISK_FULL,
+        ProxiesKind.DISK_LOST,
+        ProxiesKind.DISK_CUT_SHORT,
+        ProxiesKind.DISKS_PUT_BACK,
+        ProxiesKind.RECORD_LOST,
+        ProxiesKind.PRIMARY_ALONE,
     }
     of_proxies = [draw_proxies_plan(seed).has_agents for seed in range(FIRST_WITH_AGENTS + 200)]
     assert not any(of_proxies[:FIRST_WITH_AGENTS])
