@@ -63,7 +63,7 @@ def test_an_agent_that_promotes_without_asking_who_is_ahead_is_found(monkeypatch
 
     monkeypatch.setattr(Runner, "_promote", promote_by_force)
 
-    assert "is lost" in found_by(monkeypatch, map(draw_agents_plan, (19, 6))).problem
+    assert "had to hand over" in found_by(monkeypatch, map(draw_agents_plan, (19, 6))).problem
 
 
 def test_an_agent_that_goes_on_although_its_lock_was_taken_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_an_agent_that_never_tries_again_is_found(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Runner, "_request", request)
 
-    assert "nobody leads" in found_by(monkeypatch, map(draw_agents_plan, (6,))).problem
+    assert "nobody may lead" in found_by(monkeypatch, map(draw_agents_plan, (13, 25))).problem
 
 
 def test_an_agent_that_does_not_notice_the_death_of_its_broker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
