@@ -32,6 +32,7 @@ from qpid_ha_config.settings import ActivationSettings
 from simulation.leases import AgentLock, PrimaryLock, SessionLock
 from simulation.node import Node, Violation
 from simulation.operator import Operator
+from simulation.proxies_disks import MAKES_WAY_WITHIN_S, fit_to_succeed
 from simulation.register import Register
 from simulation.trace import Trace
 from simulation.virtual_time import Schedule
@@ -43,8 +44,6 @@ ANSWER_S = 0.001, 0.02
 LEADER_WITHIN_S = 12.0
 """A link that is given up after 3 s, a lease that expires after 3 or 4 s, and attempts that fail."""
 OPERATOR_AFTER_S = 8.0
-MAKES_WAY_WITHIN_S = 8.0
-"""Of a primary that cannot write; longer than the agent's pause after an attempt that came to nothing."""
 CAUSE = "the agent of "
 FAILBACK_DELAY_S = 1.0
 HEEDED_WITHIN_S = 1.0
@@ -326,7 +325,7 @@ class Agents:
         trace: Trace,
         nodes: Sequence[Node],
         register: Register,
-        operator: Operator,
+        operator: Operator[Node],
         is_reachable: Callable[[Node], bool],
         sessions: SessionLock | None = None,
         priorities: Sequence[int] = (),
@@ -410,9 +409,8 @@ class Agents:
             return False
         if leading is None or not primary.member.status.store_problem:
             return False
-        fit = [backup for backup in leading.links.values() if backup.name in leading.in_sync and backup.is_level]
-        nodes = {node.name: node for node in self._nodes}
-        return any(self._may_take_over(nodes[backup.name]) for backup in fit)
+        fit = fit_to_succeed(leading)
+        return any(self._may_take_over(node) for node in self._nodes if node.name in fit)
 
     def _may_take_over(self, node: Node) -> bool:
         is_well = node.is_up and not node.is_paused and not node.slow_s

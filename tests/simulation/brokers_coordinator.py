@@ -2,11 +2,12 @@
 
 Who waits for a lock of the kernel's does so in a thread, which a virtual clock has none of: `Leases` says when that
 thread would have it. A machine may be cut off from the directory; then each call fails, and after a while its lease is
-given to the next one, as a server of NFS does.
+given to the next one, as a server of NFS does. Or the lock rests on sessions, as those of ensembles do (`leases`).
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,11 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+from qpid_ha_agent.decision import LockView
 from qpid_ha_broker.coordination.coordinator import PRIMARY_LEASE, CoordinatorError
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from simulation.leases import HEARTBEATS, SessionLock
 from simulation.virtual_time import Schedule
 
+WAITER_LOOKS_S: Final = 0.02
+"""So soon one that waits finds that its session has the lock."""
 EXPIRES_S: Final = 3.5
 """So long after a machine was cut off, the server lets the next one have what it had locked."""
 
@@ -30,6 +35,10 @@ class LeaseUser(Protocol):
     machine: int
     """Its number."""
     is_dead: bool
+
+    @property
+    def is_stopped(self) -> bool:
+        """It does nothing, and will go on."""
 
     def post(self, command: Callable[[], None]) -> None:
         """Have it done when the process gets to it; never, when it is dead by then."""
@@ -52,6 +61,11 @@ class Leases:
         self._cut: dict[int, float] = {}
         """Machines that do not reach the coordinator, and since when."""
 
+    @property
+    def noticed_s(self) -> float:
+        """So late its holder may hear that it was taken away, for all it can do."""
+        return 0.0
+
     # --- who has it
 
     def try_for(self, user: LeaseUser, lease: SimulatedLease, *, is_due: bool = False) -> bool:
@@ -65,11 +79,19 @@ class Leases:
         self._waiting.append((user, is_due))
         self._next()
 
+    def is_held(self, lease: SimulatedLease) -> bool:
+        """Whether its holder may rely on it."""
+        return self.lease is lease
+
     def release(self, lease: SimulatedLease) -> None:
         """Let the next one have it."""
         if self.lease is lease:
             self.holder, self.lease, self.renewal = None, None, ""
             self._next()
+
+    def sign(self, renewal: str) -> None:
+        """Its holder goes on."""
+        self.renewal = renewal
 
     def is_turn_of(self, user: LeaseUser) -> bool:
         """It has it, and has not noticed yet."""
@@ -118,6 +140,120 @@ class Leases:
         self._cut.pop(machine, None)
 
 
+class SessionUser:
+    """A process, as a lock that rests on sessions knows it."""
+
+    def __init__(self, process: LeaseUser, leases: SessionLeases) -> None:
+        self.process = process
+        self.lease: SimulatedLease | None = None
+        """What it has the lock by; None: it has yet to notice that it is its turn, or has none."""
+        self._leases = leases
+
+    @property
+    def name(self) -> str:
+        return self.process.name
+
+    @property
+    def is_hanging(self) -> bool:
+        return self.process.is_stopped
+
+    @property
+    def is_cut(self) -> bool:
+        return self._leases.is_cut(self.process.machine)
+
+    @property
+    def has_power(self) -> bool:
+        return not self.process.is_dead
+
+
+class SessionLeases(Leases):
+    """As `Leases`, with a lock that the coordinator takes from whoever is silent: nobody need write anything."""
+
+    def __init__(self, schedule: Schedule, draw: random.Random, timeout_s: float) -> None:
+        super().__init__(schedule)
+        self.sessions = SessionLock(schedule, draw, timeout_s, lambda: False)
+        self._users: dict[LeaseUser, SessionUser] = {}
+
+    @property
+    def noticed_s(self) -> float:
+        return self.sessions.timeout_s / HEARTBEATS
+
+    def _user(self, process: LeaseUser) -> SessionUser:
+        """With a session, from when it asks first."""
+        if process not in self._users:
+            user = self._users[process] = SessionUser(process, self)
+            self.sessions.join([user])
+        return self._users[process]
+
+    @property
+    def holder(self) -> LeaseUser | None:
+        """Whose session has it at the coordinator."""
+        return next((process for process, user in self._users.items() if self.sessions.has_it(user)), None)
+
+    @holder.setter
+    def holder(self, _: LeaseUser | None) -> None:
+        """Sessions say who it is."""
+
+    def try_for(self, process: LeaseUser, lease: SimulatedLease, *, is_due: bool = False) -> bool:
+        user = self._user(process)
+        if self._has(user) or self.sessions.try_now(user):
+            user.lease = lease
+        return user.lease is lease
+
+    def _has(self, user: SessionUser) -> bool:
+        """As far as its process can know."""
+        self.sessions.check(user, False)
+        return self.sessions.view_of(user) is LockView.HELD
+
+    def wait(self, process: LeaseUser, is_due: Callable[[], None]) -> None:
+        user = self._user(process)
+        user.lease = None
+        self._look(user, is_due)
+
+    def _look(self, user: SessionUser, is_due: Callable[[], None]) -> None:
+        """Who waits asks for it until it is there, whatever becomes of his session."""
+        if not user.has_power:
+            return
+        self.sessions.wait_for(user)
+        if self._has(user):
+            user.process.post(is_due)
+        else:
+            self._schedule.after(WAITER_LOOKS_S, partial(self._look, user, is_due))
+
+    def is_held(self, lease: SimulatedLease) -> bool:
+        user = self._user(lease.user)
+        return user.lease is lease and self._has(user)
+
+    def release(self, lease: SimulatedLease) -> None:
+        user = self._user(lease.user)
+        if user.lease is lease:
+            user.lease = None
+            self.sessions.release(user)
+
+    def is_turn_of(self, process: LeaseUser) -> bool:
+        user = self._user(process)
+        return user.lease is None and self._has(user)
+
+    def pass_on(self, process: LeaseUser) -> None:
+        if self.is_turn_of(process):
+            self.sessions.release(self._user(process))
+
+    def died(self, process: LeaseUser) -> None:
+        """Nobody tells the coordinator: it hears nothing of it any more."""
+
+    def take_away(self) -> None:
+        """The coordinator gives its session up before its time."""
+        holder = self.holder
+        if holder is not None:
+            self.sessions.expire(self._users[holder])
+
+    def sign(self, renewal: str) -> None:
+        """Nobody looks at it."""
+
+    def cut(self, machine: int) -> None:
+        self._cut[machine] = self._schedule.now_s
+
+
 class SimulatedCoordinator(FileCoordinator):
     """As one process has it."""
 
@@ -159,29 +295,29 @@ class SimulatedLease:
     """See `coordinator.Lease`. Its `acquire` is called when it is its turn (`Leases.wait`)."""
 
     def __init__(self, coordinator: SimulatedCoordinator, holder: str, user: LeaseUser, leases: Leases) -> None:
+        self.user = user
         self._coordinator = coordinator
         self._holder = holder
-        self._user = user
         self._leases = leases
         self._renewals = 0
 
     def try_lock(self) -> bool:
         self._coordinator.check_reached()
-        return self._leases.try_for(self._user, self) and self._sign()
+        return self._leases.try_for(self.user, self) and self._sign()
 
     def acquire(self, cancel: threading.Event) -> bool:
-        is_ours = self._leases.try_for(self._user, self, is_due=True)
+        is_ours = self._leases.try_for(self.user, self, is_due=True)
         if cancel.is_set():
             self.release()
             return False
         return is_ours and self._sign()
 
     def _sign(self) -> bool:
-        self._leases.renewal = f"{self._holder} {self._user.name} {self._renewals}"
+        self._leases.sign(f"{self._holder} {self.user.name} {self._renewals}")
         return True
 
     def is_held(self) -> bool:
-        return self._leases.lease is self
+        return self._leases.is_held(self)
 
     def renew(self) -> None:
         if self.is_held():

@@ -11,8 +11,9 @@ import random
 import time
 import uuid
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, cast
@@ -21,11 +22,13 @@ from unittest import mock
 from qpid_ha_agent import coordinator_talk, planned_restart, runner
 from qpid_ha_broker.coordination import file
 from qpid_ha_broker.coordination.file import FileCoordinator
+from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.server.controller import controller_service
 from qpid_ha_broker.server.runtime import pause_watch
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
+from qpid_ha_broker.server.runtime.member_settings import member_settings
 from qpid_ha_broker.server.runtime.pause_watch import PauseWatch
-from qpid_ha_broker.server.sets import pause_control
+from qpid_ha_broker.server.sets import membership, pause_control
 from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.writer import IDLE_S, RETRY_S, JournalWriter, StoreWriter, WorkOutcome, WriterListener
 from qpid_ha_broker.store.errors import StoreError
@@ -54,6 +57,10 @@ class RunningProcess(Protocol):
     clock: Clock
     draw: random.Random
 
+    @property
+    def is_stopped(self) -> bool:
+        """It does nothing, and will go on."""
+
     def post(self, command: Callable[[], None]) -> None:
         """Have it done when the process gets to it; never, when it is dead by then."""
 
@@ -67,15 +74,18 @@ class Surroundings:
         directory: Path,
         refuses: Callable[[str], bool],
         coordinator: Callable[[Path, RunningProcess], FileCoordinator],
+        chunk_messages: int = 0,
     ) -> None:
         """`directory`: has another name in each run. `refuses`: whether nobody takes connections at the machine of that
-        address. `coordinator`: the one of a process, in that directory."""
+        address. `coordinator`: the one of a process, in that directory. `chunk_messages`: see `ProxiesPlan`; no setting
+        says it."""
         self.running: RunningProcess | None = None
         """None: nothing of a broker runs."""
         self._trace = trace
         self._directory = directory
         self._refuses = refuses
         self._coordinator = coordinator
+        self._chunk_messages = chunk_messages
         surroundings = self
 
         class Calendar(datetime):
@@ -133,6 +143,8 @@ class Surroundings:
             mock.patch.object(file, "open_file", self._open_coordinator),
             *[mock.patch.object(module, "datetime", self._calendar) for module in TELL_DATES],
         ]
+        if self._chunk_messages:
+            changes.append(mock.patch.object(membership, "member_settings", self._member_settings))
         for change in changes:
             change.start()
         lines = TracedLog(self, self._trace, f"{self._directory}/")
@@ -153,6 +165,10 @@ class Surroundings:
         directory, running = settings.url.directory, self.running
         assert directory is not None
         return FileCoordinator(directory) if running is None else self._coordinator(directory, running)
+
+    def _member_settings(self, *arguments: Any) -> MemberSettings:
+        """Of `default`."""
+        return replace(member_settings(*arguments), chunk_messages=self._chunk_messages)
 
     def _monotonic_s(self) -> float:
         return 0.0 if self.running is None else self.running.clock.monotonic_s()
@@ -184,17 +200,61 @@ class TracedLog(logging.Handler):
 class MachineDisks:
     """What outlives the processes of a machine: a disk in memory for each directory of a store."""
 
-    def __init__(self, draw: random.Random) -> None:
+    def __init__(self, draw: random.Random, synced: Callable[[bytes], None]) -> None:
+        """`synced`: told of all that reaches a disk."""
         self._draw = draw
+        self._synced = synced
         self._disks: dict[Path, SimulatedDisk] = {}
         self.slow_s = 0.0
         """How much longer a write and its sync may take."""
+        self.is_full = False
+        self.is_damaged = False
+        """Whoever starts there may refuse."""
 
     def disk(self, directory: Path, _kept: Container[str] | None = None) -> SimulatedDisk:
         """See `server.stores.storage.MakeDisk`."""
         if directory not in self._disks:
-            self._disks[directory] = SimulatedDisk(self._draw)
+            disk = self._disks[directory] = SimulatedDisk(self._draw)
+            disk.on_sync = self._synced
         return self._disks[directory]
+
+    def fill(self) -> None:
+        """There is no more room than what is taken."""
+        self.is_full = True
+        for disk in self._disks.values():
+            disk.fill()
+
+    def make_room(self) -> None:
+        """There is as much as anybody wants."""
+        self.is_full = False
+        for disk in self._disks.values():
+            disk.capacity = None
+
+    def copy(self) -> dict[Path, dict[str, bytes]]:
+        """All files of all directories, as a reader sees them."""
+        return {directory: disk.files() for directory, disk in self._disks.items()}
+
+    def put_back(self, copies: Mapping[Path, Mapping[str, bytes]]) -> None:
+        """Other disks, with just these files. Nobody uses the old ones."""
+        self._disks.clear()
+        self.is_damaged = False
+        for directory, files in copies.items():
+            disk = self.disk(directory)
+            for path, data in files.items():
+                disk.put(path, data)
+
+    def cut_short(self, draw: random.Random) -> None:
+        """A file of a journal ends before its end."""
+        found = [
+            (disk, path, used)
+            for disk in self._disks.values()
+            for path, data in sorted(disk.files().items())
+            if path.startswith("journal/") and (used := len(data.rstrip(b"\0")))
+        ]
+        if found:
+            disk, path, used = draw.choice(found)
+            disk.put(path, disk.peek(path)[: draw.randrange(used)])
+            self.is_damaged = True
 
     def process_ended(self, *, has_power: bool) -> None:
         """What was not synced may be lost with the power."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,10 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.wire.engine import Engine
 from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Batch, Chunk, Topic
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.replica import Restored
+from qpid_ha_broker.ha.roles import Candidate
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.errors import ModelError
@@ -40,11 +42,13 @@ from qpid_ha_broker.server.proxies.proxying import Proxying
 from qpid_ha_broker.server.runtime.descriptors import Descriptors
 from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.set_member import SetMember
+from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.addresses import Address
 from qpid_ha_config.settings import BrokerSettings
 from simulation.brokers_agent import SimulatedAgent
 from simulation.brokers_coordinator import Leases
 from simulation.brokers_machine import MachineDisks, Surroundings
+from simulation.custody import Custody
 from simulation.machine_process import MachineProcess
 from simulation.streams import Post, StreamEnd, Streams
 from simulation.trace import Trace
@@ -71,11 +75,17 @@ class BrokersWatcher(Protocol):
     def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
         """Its member of that set is in another state; it led last in `led_generation`, or leads in it now."""
 
+    def asks_to_step_down(self, node: BrokerNode, set_name: str, cause: str) -> None:
+        """It was promoted, for that cause, and asks whoever leads the set to leave it the command."""
+
     def ends_to_lead(self, set_name: str, led_generation: int) -> None:
         """Clients are told next that who led the set in that generation does so no more."""
 
     def broke(self, node: BrokerNode, reason: str) -> None:
         """It has ended by itself. Raises Violation."""
+
+    def store_refused(self, node: BrokerNode, problem: str) -> None:
+        """It cannot use its store, and has ended. Raises Violation."""
 
     def agent_asks(self, node: BrokerNode, method: str) -> None:
         """Its agent asks the broker something."""
@@ -106,6 +116,7 @@ class Site:
     """So long after something has come a broker has its turn, at most."""
     leases: Leases
     has_agents: bool
+    custody: Custody
 
 
 class SimulatedListeners(Listeners):
@@ -216,7 +227,23 @@ class SimulatedBroker(Broker):
             self._node.ends_to_lead(name)
             end_clients(effect)
 
-        actions |= {fx.StateChanged: seen_change, fx.EndClients: seen_end_clients}
+        ask = actions[fx.Ask]
+
+        def seen_ask(effect: fx.Ask) -> None:
+            role = driver.member.role
+            if effect.question.topic is Topic.STEP_DOWN and isinstance(role, Candidate):
+                self._node.site.watcher.asks_to_step_down(self._node, name, role.promotion.cause)
+            ask(effect)
+
+        actions |= {fx.StateChanged: seen_change, fx.EndClients: seen_end_clients, fx.Ask: seen_ask}
+        handle = driver._loop._handle
+
+        def seen_handle(happened: fx.Input, now_s: float) -> Iterable[Any]:
+            effects = handle(happened, now_s)
+            self._node.note_receipt(driver.member, happened)
+            return effects
+
+        driver._loop._handle = seen_handle
 
     def end(self, clean: str) -> None:
         was_told = self.ended.is_set()
@@ -264,7 +291,7 @@ class BrokerNode:
         self._callers: dict[Callable[[], None], None] = {}
         """Who waits for something of the broker's process is told when that dies."""
         self.agent = SimulatedAgent(self) if site.has_agents else None
-        self.disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"))
+        self.disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"), partial(site.custody.synced, self.name))
         self._directory = site.directory / self.name
         self._directory.mkdir()
         self._running: MachineProcess | None = None
@@ -276,6 +303,7 @@ class BrokerNode:
     def start(self) -> None:
         """A new process, which finds what is on the disks."""
         self.process += 1
+        self.site.custody.started((self.name, self.process))
         self.clock.begin()
         self.is_paused = False
         self._broker = None
@@ -288,6 +316,7 @@ class BrokerNode:
     def start_after(self, delay_s: float) -> None:
         """As above; until the program has begun, which takes that long, the process is there and says nothing."""
         self.process += 1
+        self.site.custody.started((self.name, self.process))
         self.clock.begin()
         self.is_paused = False
         self._broker = None
@@ -307,7 +336,30 @@ class BrokerNode:
             broker = self._broker = SimulatedBroker(
                 self, self._settings(self.index, self._directory), self.disks, running
             )
-            running.loop.create_task(broker.start())
+            running.loop.create_task(self._start(broker, running))
+
+    async def _start(self, broker: SimulatedBroker, running: MachineProcess) -> None:
+        """As the program does, which ends with a store that it cannot use."""
+        try:
+            await broker.start()
+        except StoreError as error:
+            self.note_line("REFUSES ITS STORE")
+            problem = str(error)
+            self.site.schedule.after(0.0, lambda: self._end(running))
+            self.site.schedule.after(0.0, lambda: self.site.watcher.store_refused(self, problem))
+
+    def note_receipt(self, member: Member, happened: fx.Input) -> None:
+        """What its process has taken into its memory, or written there; a frame that came too late is none of it."""
+        taken: bytes | None = None
+        if isinstance(happened, fx.TurnEnded):
+            is_written = happened.batch is not None and member.status.state is State.PRIMARY
+            taken = happened.batch.data if happened.batch is not None and is_written else None
+        elif isinstance(happened, fx.FrameReceived) and isinstance(happened.frame, Batch | Chunk):
+            frame = happened.frame
+            is_behind = isinstance(frame, Batch) and frame.last_lsn > member.position.lsn
+            taken = frame.data if frame.generation >= member.status.generation and not is_behind else None
+        if taken:
+            self.site.custody.received((self.name, self.process), taken)
 
     def ends(self, broker: SimulatedBroker) -> None:
         """It was told to, or has ended the whole cluster."""
@@ -344,6 +396,7 @@ class BrokerNode:
         for set_name in self.led_generations:
             self.ends_to_lead(set_name)
         running.is_dead = True
+        self.site.custody.died((self.name, self.process), "it lost its power" if is_silent else "it died")
         self.is_paused = False
         self.note_line("LOSES ITS POWER" if is_silent else "DIES")
         self._ended.append(running)

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import cycle
 from math import inf
 
-from model_support import replicated_picture
 from qpid_ha_broker.events.types import BrokerRegistered, SetPlaced
 from qpid_ha_broker.ha.effects import StateChanged
 from qpid_ha_broker.ha.settings import MemberSettings
@@ -29,6 +28,7 @@ from simulation.node_store import Machine
 from simulation.operator import Operator
 from simulation.plan import Plan
 from simulation.register import Register
+from simulation.replicas import replica_picture
 from simulation.short_lives import ShortLived
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
@@ -101,7 +101,7 @@ class Cluster:
             self.schedule, fault_draw, self.network, self.register, self.trace, self.nodes, plan.is_fenced,
             self.custody, self.ledger, plan.faults_end_s,
         )  # fmt: skip
-        operator = Operator(
+        operator = Operator[Node](
             self.nodes, plan.has_store, lambda: self.ledger.has_promises, lambda: self.faults.damage.has_struck,
             self._note_force, self._force_settled, self._set_stranger_aside, self._set_rival_aside,
             lambda: self.register.record.cluster, self._delete_foreign_record,
@@ -156,7 +156,7 @@ class Cluster:
         disk.on_sync = partial(self.custody.synced, f"n{index}")
         return Machine(disk, draw, self.plan.segment_bytes)
 
-    def _make_manager(self, operator: Operator) -> Manager | Agents:
+    def _make_manager(self, operator: Operator[Node]) -> Manager | Agents:
         draw = self._draw("manager")
         if self.plan.has_agents:
             sessions = None
@@ -353,19 +353,9 @@ class Cluster:
             return f"not all are ready, or observe: {states}"
         if any(publisher.unconfirmed or not publisher.is_stopping for publisher in self.publishers):
             return f"publishes are not confirmed: {[publisher.unconfirmed for publisher in self.publishers]}"
-        pictures = [_replica(node) for node in self.nodes]
+        pictures = [replica_picture(node.member, node.resources) for node in self.nodes]
         different = [node.name for node, each in zip(self.nodes, pictures, strict=True) if each != pictures[0]]
         return f"replicas differ: {different} from n0" if different else ""
-
-
-def _replica(node: Node) -> dict[str, object]:
-    """What must be the same everywhere. When and why a generation began is told only to who was there."""
-    generations = [(entry["generation"], entry["primary"], entry["first_lsn"]) for entry in node.member.history()]
-    return {
-        **replicated_picture(node.resources.sets),
-        "generations": generations,
-        "lsn": node.resources.replicated.log.last_lsn,
-    }
 
 
 def _address(index: int) -> str:

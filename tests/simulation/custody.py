@@ -7,12 +7,23 @@ each write that a sync covered; deaths and lost disks are told by whoever caused
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from simulation.copies import Copy, payloads_in
+from simulation.copies import payloads_in
 
 Process = tuple[str, int]
 """A broker's name, and which of its processes."""
+
+
+class Message(Protocol):
+    """What is held."""
+
+    @property
+    def durable(self) -> bool:
+        """Where there are stores, it counts where it is on a disk."""
+
+    def payload(self) -> bytes:
+        """Its bytes; they are part of no other payload."""
 
 
 class Generation(NamedTuple):
@@ -50,7 +61,15 @@ class Custody:
     A holder is lost only by a death (of memory) or by damage (of a disk) that was reported here with its cause.
     """
 
-    def __init__(self, names: Iterable[str], has_store: bool, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        names: Iterable[str],
+        has_store: bool,
+        now_s: Callable[[], float],
+        payloads_in: Callable[[bytes], list[bytes]] = payloads_in,
+    ) -> None:
+        """`payloads_in`: the payloads of messages in the bytes of a frame or a file."""
+        self._payloads_in = payloads_in
         self._has_store = has_store
         self._now_s = now_s
         self._disks: dict[str, int] = dict.fromkeys(names, 1)
@@ -96,7 +115,7 @@ class Custody:
 
     def received(self, process: Process, data: bytes) -> None:
         """A process has taken messages into its memory."""
-        for payload in payloads_in(data):
+        for payload in self._payloads_in(data):
             self._in_memory.setdefault(payload, set()).add(process)
 
     def reached(self, process: Process, generation: Generation, lsn: int) -> None:
@@ -107,12 +126,12 @@ class Custody:
     def synced(self, name: str, data: bytes) -> None:
         """Bytes have reached the disk of a machine."""
         self._synced_s[name] = self._now_s()
-        for payload in payloads_in(data):
+        for payload in self._payloads_in(data):
             self._on_disk.setdefault(payload, set()).add((name, self._disks[name]))
 
     # --- what follows
 
-    def holders_of(self, copy: Copy) -> tuple[Holder, ...]:
+    def holders_of(self, copy: Message) -> tuple[Holder, ...]:
         """Whoever received it, or with stores, if it is durable, has synced it."""
         payload = copy.payload()
         if self._has_store and copy.durable:

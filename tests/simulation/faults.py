@@ -176,7 +176,10 @@ class Faults:
 
     def _disk_full(self, fault: Fault, node: Node, other: Node) -> None:
         machine = machine_of(node)
-        machine.disk.capacity = (1 << 40) - machine.disk.free_bytes() if node.is_up else 0
+        if node.is_up:
+            machine.disk.fill()
+        else:
+            machine.disk.capacity = 0
 
         def undo() -> None:
             machine.disk.capacity = None

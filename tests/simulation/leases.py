@@ -23,8 +23,11 @@ LATE_NOTICES = 0.1
 class LockUser(Protocol):
     """An agent, as far as a lock knows it."""
 
-    is_hanging: bool
-    is_cut: bool
+    @property
+    def is_hanging(self) -> bool: ...
+
+    @property
+    def is_cut(self) -> bool: ...
 
     @property
     def name(self) -> str: ...
@@ -155,6 +158,10 @@ class SessionLock:
         if client.is_held:
             return LockView.LOST if client.is_lost else LockView.HELD
         return LockView.WAITING if client.is_waiting else LockView.NONE
+
+    def has_it(self, agent: LockUser) -> bool:
+        """Whether the coordinator has given it to that one, who may not know yet."""
+        return self._holder is not None and self._holder is self._clients[agent].session
 
     def try_now(self, agent: LockUser) -> bool:
         return self._is_heard(agent) and self._take(self._clients[agent])

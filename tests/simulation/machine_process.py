@@ -36,6 +36,11 @@ class MachineProcess:
             lambda: self.draw.uniform(0.0, node.site.turn_within_s),
         )
 
+    @property
+    def is_stopped(self) -> bool:
+        """It does nothing, and will go on."""
+        return self._is_stopped()
+
     def call_s(self) -> float:
         """How long the next call takes that blocks."""
         return self.draw.uniform(*CALL_S)

@@ -43,7 +43,7 @@ class Manager:
         nodes: Sequence[Node],
         is_fenced: bool,
         is_reachable: Callable[[Node], bool],
-        operator: Operator,
+        operator: Operator[Node],
         restart: Callable[[Node], None],
         has_store: bool = False,
     ) -> None:

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
-from qpid_ha_broker.ha.effects import PromoteAsked
+from qpid_ha_broker.ha.effects import Input, PromoteAsked
 from qpid_ha_broker.ha.frames import LogPosition, StoreOrigin
+from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import State
-from simulation.node import Node, Violation
+from simulation.node import Violation
 
 LOOKS_BEFORE_FORCE = 10
 
 
-class Operator:
+class OperatedNode(Protocol):
+    """A broker, as an operator sees it."""
+
+    name: str
+
+    @property
+    def member(self) -> Member:
+        """Of the set that nobody leads."""
+
+    def ask_for(self, make: Callable[[int], Input], answered: Callable[[bool, str], None]) -> None:
+        """An operator's request."""
+
+
+Node = TypeVar("Node", bound=OperatedNode)
+
+
+class Operator(Generic[Node]):
     """Overrides a refusal by all brokers, for the best of them. What that one lacks is given up; `given_up` is told so.
 
     Where nothing was damaged, brokers that have their stores back have no right to refuse: that is a Violation.
@@ -117,11 +135,11 @@ class Operator:
         return best
 
 
-def _cluster_of(node: Node) -> str:
+def _cluster_of(node: OperatedNode) -> str:
     return node.member.status.cluster
 
 
-def _best(nodes: list[Node]) -> Node:
+def _best(nodes: Sequence[Node]) -> Node:
     """One with data that does not say that it lacks messages; among those the highest generation, then the highest
     position, then one that was not restarted."""
 

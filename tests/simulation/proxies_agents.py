@@ -14,10 +14,12 @@ from typing import Final
 from qpid_ha_broker.coordination.pause import PAUSE_NOTE
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
+from qpid_ha_broker.model.logs.log import DEFAULT_SET
 from simulation.brokers_agent import SimulatedAgent
 from simulation.brokers_coordinator import Leases
 from simulation.brokers_node import BrokerNode
 from simulation.node import Violation
+from simulation.proxies_disks import MAKES_WAY_WITHIN_S, fit_to_succeed
 from simulation.proxies_plan import ProxiesFault, ProxiesKind
 from simulation.proxies_sets import DefaultSet
 from simulation.virtual_time import Schedule
@@ -35,13 +37,23 @@ OUTDATED_S: Final = 6.0
 """How long two may lead, of whom the record names one, while both reach it."""
 ACTS: Final = ("promote", "demote", "switchover")
 CAUSE: Final = "the agent of "
+LEFT: Final = "handed over to "
 
 
 class AgentsWatch:
     """Sees what agents do and know. Each check raises Violation."""
 
-    def __init__(self, schedule: Schedule, leases: Leases, nodes: Sequence[BrokerNode], default: DefaultSet) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        leases: Leases,
+        nodes: Sequence[BrokerNode],
+        default: DefaultSet,
+        is_blocked: Callable[[str, str], bool],
+    ) -> None:
+        """`is_blocked`: whether nothing goes from one broker to another one."""
         self._schedule = schedule
+        self._is_blocked = is_blocked
         self._leases = leases
         self._nodes = nodes
         self._default = default
@@ -49,8 +61,10 @@ class AgentsWatch:
         """Of what must not last: since when it is so."""
         self._unaware_s: dict[str, float] = {}
         """By agent: when it could last not know of a pause, or there was none."""
+        self._left_to = ""
+        """To whom the primary that the record named has left the command."""
         self._step_downs: dict[str, str] = {}
-        """By who took over: the cause with which a primary left the command to it."""
+        """By who is to lead: the cause with which it asked a primary to step down last."""
 
     def look(self) -> None:
         """Now and then."""
@@ -61,10 +75,12 @@ class AgentsWatch:
             assert agent is not None
             if not (is_paused and agent.is_well and not self._leases.is_cut(node.index)):
                 self._unaware_s[agent.name] = self._schedule.now_s
-            self._limit(self._claims_what_is_not_its_own(agent), CLAIM_S, f"{agent.name} takes the lock for its own")
+            claim_s = CLAIM_S + self._leases.noticed_s
+            self._limit(self._claims_what_is_not_its_own(agent), claim_s, f"{agent.name} takes the lock for its own")
             self._limit(
                 self._is_outdated(node), OUTDATED_S, f"{node.name} leads {self._default.name} against the record"
             )
+            self._limit(self._should_make_way(node), MAKES_WAY_WITHIN_S, f"{node.name} cannot write, and makes no way")
         is_stuck = self._default.primary is None and not is_paused and any(map(self._could_lead, self._nodes))
         self._limit(is_stuck, LEADER_WITHIN_S, "nobody leads, though somebody in sync is there")
 
@@ -97,6 +113,20 @@ class AgentsWatch:
         status = node.member.status
         is_in_sync = node.name in record.members and node.name in status.members
         return is_in_sync and status.generation == record.generation and node.member.answer().complete
+
+    def _should_make_way(self, node: BrokerNode) -> bool:
+        """It leads, cannot write, and nothing keeps it from handing over to a backup that can."""
+        agent, leading = node.agent, node.member.primary if node.is_primary else None
+        if leading is None or node.is_paused or agent is None or not agent.is_well or self._leases.is_cut(node.index):
+            return False
+        if not node.member.status.store_problem or self._is_paused():
+            return False
+        fit = fit_to_succeed(leading)
+        return any(self._may_take_over(node, other) for other in self._nodes if other.name in fit)
+
+    def _may_take_over(self, node: BrokerNode, other: BrokerNode) -> bool:
+        is_reached = not (self._is_blocked(node.name, other.name) or self._is_blocked(other.name, node.name))
+        return is_reached and other.is_up and not other.is_paused and not other.member.status.store_problem
 
     # --- what happens
 
@@ -136,13 +166,19 @@ class AgentsWatch:
 
     def changes(self, node: BrokerNode, change: fx.StateChanged) -> None:
         """A member of `default` is in another state: no agent promotes behind one that works, and hands over then."""
-        to, _, cause = change.reason.removeprefix("handed over to ").partition(": ")
-        if change.before is State.PRIMARY and change.reason.startswith("handed over to "):
-            self._step_downs[to] = cause
+        record = self._default.register.record
+        if change.before is State.PRIMARY and change.reason.startswith(LEFT):
+            is_recorded = (record.primary, record.generation) == (node.name, node.led_generations[DEFAULT_SET])
+            self._left_to = change.reason.removeprefix(LEFT).partition(":")[0] if is_recorded else ""
         elif change.after is State.PRIMARY:
-            asked = self._step_downs.pop(node.name, "")
-            if change.reason.startswith(f"{CAUSE}{node.name} got") and asked.startswith(f"{CAUSE}{node.name} got"):
+            asked, is_left_to_it = self._step_downs.pop(node.name, ""), self._left_to == node.name
+            self._left_to = ""
+            if is_left_to_it and change.reason.startswith(CAUSE) and asked.startswith(CAUSE):
                 raise Violation(f"{change.reason} promoted it, and a primary that worked had to hand over")
+
+    def asks_to_step_down(self, node: BrokerNode, cause: str) -> None:
+        """It was promoted for that cause."""
+        self._step_downs[node.name] = cause
 
 
 class AgentsTrouble:

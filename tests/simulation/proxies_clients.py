@@ -140,7 +140,7 @@ class PublishingClient(LinkClient):
         delivery = self.link.delivery(str(self._number))
         self.link.send(message.encode())
         self.link.advance()
-        ledger.sends(sent)
+        ledger.sends(sent, is_durable=message.durable)
         is_settled = self.draw.random() < 0.03
         self.note(f"sends {self._number}{', settled' if is_settled else ''}")
         if is_settled:

@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final
-
-import proton
+from typing import Final
 
 from qpid_ha_broker.model.logs.log import DEFAULT_SET
-from simulation.amqp_client import Shop, Talk
+from simulation.amqp_client import Shop
 from simulation.brokers_node import BrokerNode
 from simulation.proxies_clients import ConsumingClient, LinkClient, PublishingClient
 from simulation.proxies_ledger import Ledger, Sent
+from simulation.proxies_numbering import NumberingPublisher
 from simulation.proxies_plan import ProxiesPlan
-from simulation.proxies_sessions import PRODUCER, SEQUENCE
 from simulation.proxies_sets import DefaultSet, PlacedSet
 from simulation.proxies_subscriptions import ExchangeLedger
 from simulation.proxies_watch import queued
 
 FORKS: Final = "forks"
 """The exchange, and what its messages call the queue that they are for."""
-MOST_UNANSWERED: Final = 60
 
 
 def fork_of(number: int) -> str:
@@ -51,63 +48,6 @@ class ForkPublisher(PublishingClient):
 
     def next_queue(self) -> tuple[str, Ledger]:
         return FORKS, self.ledger
-
-
-class NumberedForkPublisher(LinkClient):
-    """Numbers its messages, and sends again what it has no answer for, in order, before anything new."""
-
-    def __init__(self, shop: Shop, name: str, draw: random.Random, ledger: Ledger, queue: str) -> None:
-        super().__init__(shop, name, draw, ledger, queue)
-        self._number = 0
-        self._unanswered: dict[int, Sent] = {}
-        self._due: list[int] = []
-        self._burst = draw.choice((1, 3, 8))
-
-    def make_link(self, talk: Talk, name: str) -> Any:
-        link = talk.session.sender(name)
-        link.target.address = FORKS
-        self._due = list(self._unanswered)
-        return link
-
-    def act(self, talk: Talk) -> None:
-        if not self.is_attached:
-            return
-        while self._due and self.link.credit > 0:
-            self._send(self._unanswered[self._due.pop(0)])
-        for _ in range(0 if self.is_quiet or self._due else self.draw.randint(0, self._burst)):
-            if self.link.credit > 0 and len(self._unanswered) < MOST_UNANSWERED:
-                self._number += 1
-                sent = self._unanswered[self._number] = Sent(f"{self.name}-0", self._number, FORKS)
-                self.ledger.sends(sent)
-                self._send(sent)
-
-    def _send(self, sent: Sent) -> None:
-        self.note(f"sends {sent.number}")
-        message = proton.Message(sent.text(), durable=True)
-        message.annotations = {
-            proton.symbol(PRODUCER): self.name,
-            proton.symbol(SEQUENCE): proton.ulong(sent.number),
-        }
-        self.link.delivery(str(sent.number))
-        self.link.send(message.encode())
-        self.link.advance()
-
-    def on_delivery(self, talk: Talk, delivery: Any) -> None:
-        state = delivery.remote_state
-        if not self._is_mine(delivery.link) or not delivery.updated or not (state or delivery.settled):
-            return
-        sent = self._unanswered.pop(int(delivery.tag), None)
-        delivery.settle()
-        if sent is not None and state == proton.Delivery.ACCEPTED:
-            self.note(f"hears of {sent.number} that it is accepted")
-            self.ledger.is_accepted(sent)
-        elif sent is not None:
-            self.note(f"hears of {sent.number}: {state}")
-            self.ledger.is_refused(sent)
-
-    def why_not_at_rest(self) -> str:
-        waits = f"{self.name} was not told of {len(self._unanswered)}" if self._unanswered else ""
-        return super().why_not_at_rest() or waits
 
 
 class Forks:
@@ -148,7 +88,7 @@ class Forks:
         clients: list[LinkClient] = []
         for number in range(self._plan.forking):
             name = f"f{number}"
-            kind = kinds.choice((ForkPublisher, NumberedForkPublisher))
+            kind = kinds.choice((ForkPublisher, NumberingPublisher))
             clients.append(kind(self._shop, name, draw(name), self.ledger, FORKS))
         for number, (queue, ledger) in enumerate(self.ledger.copies.items()):
             if kinds.random() < 0.3:

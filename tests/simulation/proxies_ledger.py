@@ -127,7 +127,10 @@ class Ledger:
         self._custodian = custodian
         self.accepted: dict[Sent, float] = {}
         """When its publisher was told so."""
+        self.confirmed: Callable[[Sent, bool, float], None] | None = None
+        """Told of each that is accepted before anybody has got it, whether it is durable, and when it was sent."""
         self.refused: set[Sent] = set()
+        self._durable: set[Sent] = set()
         self._sent_s: dict[Sent, float] = {}
         self.handouts: dict[Sent, list[Handout]] = {}
         self.handed_out = 0
@@ -144,15 +147,20 @@ class Ledger:
 
     # --- publishers
 
-    def sends(self, sent: Sent) -> None:
+    def sends(self, sent: Sent, *, is_durable: bool = False) -> None:
         """It is on its way."""
         self._sent_s[sent] = self._now_s()
+        if is_durable:
+            self._durable.add(sent)
 
     def is_accepted(self, sent: Sent) -> None:
         """Its publisher was told so."""
         if sent in self.refused or sent in self.accepted:
             raise Violation(f"{sent} was answered twice")
         self.accepted[sent] = self._now_s()
+        is_gone = sent in self.handouts or self.may_be_deleted(sent)
+        if self.confirmed is not None and not is_gone:
+            self.confirmed(sent, sent in self._durable, self._sent_s[sent])
 
     def is_refused(self, sent: Sent) -> None:
         """Its publisher was told so."""
@@ -187,6 +195,13 @@ class Ledger:
     def may_be_deleted(self, sent: Sent) -> bool:
         """Whether its queue was deleted after it was sent."""
         return self._sent_s[sent] <= self._deleted_s.get(sent.queue, -1.0)
+
+    def give_up(self) -> None:
+        """An operator has decided that what was lost is lost: nobody counts any more on what was told until now."""
+        for known in (self.accepted, self.handouts, self._left, self._given, self._reclaimed):
+            known.clear()
+        self.refused.clear()
+        self._held.clear()
 
     # --- consumers
 

@@ -49,6 +49,14 @@ class ProxiesKind(StrEnum):
     DELETE_QUEUE = "delete queue"
     END_SESSION = "end session"
     """An operator ends a session of a client."""
+    DISK_SLOW = "disk slow"
+    DISK_FULL = "disk full"
+    DISK_CUT_SHORT = "disk cut short"
+    """A machine loses its power, if none has yet, and a file of a journal is shorter when it comes again."""
+    DISK_LOST = "disk lost"
+    """As above; its stores are empty."""
+    DISKS_PUT_BACK = "disks put back"
+    """All machines lose their power, and come again with their stores as they were before somebody else led."""
     # With agents:
     AGENT_STOPS = "agent stops"
     """It does nothing, but keeps what it has."""
@@ -59,6 +67,11 @@ class ProxiesKind(StrEnum):
     COORDINATOR_CUT = "coordinator cut"
     OPERATOR = "operator"
     AGENTS_PAUSE = "agents pause"
+    RECORD_LOST = "record lost"
+    """Somebody has deleted the coordinator's record."""
+    PRIMARY_ALONE = "primary alone"
+    """All other brokers are stopped until nobody is in sync with the primary any more, which is killed then, and comes
+    again with its store. The record is lost in between, or is not."""
 
 
 _WEIGHTS: Final = {
@@ -107,6 +120,22 @@ _FORWARDING_WEIGHTS: Final = {
     ProxiesKind.PAUSE: 1,
     ProxiesKind.PAUSE_PRIMARY: 6,
 }
+
+
+_DAMAGE: Final = ProxiesKind.DISK_CUT_SHORT, ProxiesKind.DISKS_PUT_BACK, ProxiesKind.DISK_LOST
+_STORES_ALONE: Final = frozenset((ProxiesKind.PRIMARY_ALONE, *_DAMAGE))
+"""After these there is what disks have, and no more."""
+_RECORD_FAULTS: Final = (
+    (),
+    (),
+    (),
+    (ProxiesKind.RECORD_LOST,),
+    (ProxiesKind.RECORD_LOST, ProxiesKind.RECORD_LOST),
+    (ProxiesKind.PRIMARY_ALONE,),
+    (ProxiesKind.PRIMARY_ALONE, ProxiesKind.RECORD_LOST),
+)
+"""In a run."""
+_DISKS_WEIGHTS: Final = {ProxiesKind.DISK_SLOW: 2, ProxiesKind.DISK_FULL: 1}
 
 
 class ProxiesFault(NamedTuple):
@@ -164,11 +193,23 @@ class ProxiesPlan:
     turn_within_s: float = TURN_WITHIN_S
     """So long after something has come a broker has its turn, at most: what comes before is worked on in it, too."""
     power_cuts: tuple[PowerCut, ...] = ()
-    """Some: publishers send durable messages alone."""
+    """Some: see `needs_stores`."""
     has_agents: bool = False
     """`qpid-ha-agent run` promotes, and starts brokers; else a driver of the tests does."""
     relays: bool = True
     """Brokers are proxies; else clients find whoever leads."""
+    numbering: int = 0
+    """Publishers that number their messages, and send again what they were not told of."""
+    tail_bytes: int = 0
+    """Of the log, kept for backups that come back; 0: so much that all come back by it."""
+    chunk_messages: int = 0
+    """Messages that a backup is sent at once which does not; 0: as many as brokers do."""
+    session_timeout_s: float = 0.0
+    """The agents' lock rests on sessions that the coordinator ends after such a silence; 0: on the kernel."""
+    segment_bytes: int = 262_144
+    """Of journals. What is full cannot begin another one."""
+    until_s: float = 0.0
+    """Until then something goes wrong, after the clients have begun; 0: as long as in others of its kind."""
 
     @property
     def has_faults(self) -> bool:
@@ -176,9 +217,14 @@ class ProxiesPlan:
         return bool(self.faults or self.power_cuts)
 
     @property
+    def needs_stores(self) -> bool:
+        """What is not on a disk may be lost, though it was confirmed: publishers send durable messages alone."""
+        return bool(self.power_cuts) or any(each.kind in _STORES_ALONE for each in self.faults)
+
+    @property
     def faults_end_s(self) -> float:
         """After the clients have begun."""
-        return FORWARDING_ENDS_S if self.forking else FAULTS_END_S
+        return self.until_s or (FORWARDING_ENDS_S if self.forking else FAULTS_END_S)
 
     def describe(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")
@@ -332,7 +378,7 @@ def draw_proxies_plan(seed: int) -> ProxiesPlan:
         draw.choice((2_000, 60_000, 1_000_000)),
         draw.choice((5, 40, 1000)),
         draw.choice((3, 30, 30_000)),
-        draw.choice((1, 1, 2)),
+        min(draw.choice((1, 1, 2)), brokers - 1),
         replicas,
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
         power_cuts=_draw_power_cuts(seed, brokers),
@@ -357,7 +403,7 @@ def draw_agents_plan(seed: int) -> ProxiesPlan:
     weights = _ONE_SET_WEIGHTS | _AGENTS_WEIGHTS
     kinds = draw.choices(list(weights), list(weights.values()), k=draw.choice((2, 4, 8, 14)))
     faults = [_draw_fault(draw, kind) for kind in kinds]
-    return ProxiesPlan(
+    plan = ProxiesPlan(
         seed,
         brokers,
         publishers=draw.choice((2, 3)),
@@ -374,13 +420,33 @@ def draw_agents_plan(seed: int) -> ProxiesPlan:
         socket_bytes=draw.choice((2_000, 60_000, 1_000_000)),
         publisher_credit=draw.choice((5, 40)),
         most_unsettled=draw.choice((30, 30_000)),
-        min_in_sync=draw.choice((1, 1, 2)),
+        min_in_sync=min(draw.choice((1, 1, 2)), brokers - 1),
         replicas=(),
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         power_cuts=_draw_power_cuts(seed, brokers),
         has_agents=True,
         relays=False,
+        numbering=random.Random(f"{seed}/numbering").choice((0, 1, 1, 2)),
+        tail_bytes=random.Random(f"{seed}/tails").choice((0, 65_536)),
+        chunk_messages=random.Random(f"{seed}/chunks").choice((0, 1, 5)),
+        segment_bytes=random.Random(f"{seed}/segments").choice((65_536, 262_144)),
+        session_timeout_s=random.Random(f"{seed}/sessions of agents").choice((0.0, 0.0, 1.0, 2.0, 4.0)),
     )
+    return _with_what_disks_and_coordinators_do(plan)
+
+
+def _with_what_disks_and_coordinators_do(plan: ProxiesPlan) -> ProxiesPlan:
+    """And clients that sleep. Of what was given up, clients that work in transactions know too little."""
+    seed, faults = plan.seed, list(plan.faults)
+    disks, sleeps = random.Random(f"{seed}/slow and full disks"), random.Random(f"{seed}/sleeping clients")
+    kinds = disks.choices(list(_DISKS_WEIGHTS), list(_DISKS_WEIGHTS.values()), k=disks.choice((0, 0, 1, 2)))
+    faults += [_draw_fault(disks, kind) for kind in kinds]
+    damage, record = random.Random(f"{seed}/damaged stores"), random.Random(f"{seed}/lost records")
+    if not plan.transacting:
+        faults += [_draw_fault(damage, damage.choice(_DAMAGE)) for _ in range(damage.choice((0, 0, 0, 1)))]
+    faults += [_draw_fault(record, kind) for kind in record.choice(_RECORD_FAULTS)]
+    faults += [_draw_fault(sleeps, ProxiesKind.CLIENT_SLEEPS) for _ in range(sleeps.choice((0, 0, 1, 3)))]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
 def _draw_power_cuts(seed: int, brokers: int) -> tuple[PowerCut, ...]:

@@ -18,8 +18,9 @@ from qpid_ha_broker.amqp.nodes.session_links import TAKEN
 from simulation.amqp_client import AmqpClient, Shop, Talk, take_message
 from simulation.node import Violation
 from simulation.proxies_ledger import ClientSession, Handout, Ledger, Reading, Sent
+from simulation.proxies_numbering import numbered
 
-PRODUCER, SEQUENCE, MESSAGE_ID = "x-opt-qpid-producer", "x-opt-qpid-sequence", "qpid.message-id"
+MESSAGE_ID = "qpid.message-id"
 WINDOW = 20
 """Messages that a publisher has not been answered."""
 DETACHES, CLOSES_LINK = 0.01, 0.005
@@ -73,15 +74,11 @@ class NumberedPublisher:
             if self.link.credit > 0 and len(self._unanswered) < WINDOW:
                 self._number += 1
                 sent = self._unanswered[self._number] = Sent(self.name, self._number, self._queue)
-                self._ledger.sends(sent)
+                self._ledger.sends(sent, is_durable=True)
                 self._send(sent)
 
     def _send(self, sent: Sent) -> None:
-        message = proton.Message(sent.text(), durable=True)
-        message.annotations = {
-            proton.symbol(PRODUCER): f"{self._session.name}/{self.name}",
-            proton.symbol(SEQUENCE): proton.ulong(sent.number),
-        }
+        message = numbered(sent, f"{self._session.name}/{self.name}")
         self.link.delivery(str(sent.number))
         self.link.send(message.encode())
         self.link.advance()

@@ -22,6 +22,7 @@ from simulation.brokers_node import BrokerNode, BrokerReplica, ReplicaNode
 from simulation.node import Violation
 from simulation.proxies_ledger import Ledger, Sent
 from simulation.proxies_watch import Watch, queued
+from simulation.replicas import first_difference, replica_picture
 from simulation.trace import Trace
 from simulation.virtual_time import Schedule
 
@@ -51,6 +52,10 @@ class RecordOfCoordinator:
     @property
     def record(self) -> ClusterRecord:
         return self._coordinator.read()
+
+    def lose(self) -> None:
+        """Somebody deletes it."""
+        self._coordinator.path.unlink(missing_ok=True)
 
     def note(self, name: str) -> str:
         """What operators and agents have noted there."""
@@ -127,6 +132,15 @@ class PlacedSet:
                     return f"{queue.name}: {queue.messages.acquired} messages are held, and nobody is there"
         return ""
 
+    def why_replicas_differ(self) -> str:
+        """From that of the first broker; empty: they hold the same."""
+        first, *others = self.nodes
+        picture = replica_picture(first.member, first.resources)
+        for node in others:
+            if difference := first_difference(picture, replica_picture(node.member, node.resources)):
+                return f"{node.name} and {first.name} hold other {difference} of {self.name}"
+        return ""
+
     def check_rest(self) -> set[Sent]:
         """All that is left, which can be had at the primary. Raises Violation."""
         primary = self.primary
@@ -151,6 +165,7 @@ class DefaultSet(PlacedSet):
     ) -> None:
         super().__init__(DEFAULT_SET, schedule, trace, register, nodes)
         self.note = register.note
+        self.lose_record = register.lose
         self.brokers = nodes
         self.also_declares: list[Callable[[BrokerNode], None]] = []
         """What else is told of a primary that is serving, now and then."""

@@ -49,10 +49,10 @@ class ExchangeLedger(Ledger):
         """Of the copies that `queue` gets, to which no message was sent before."""
         return self.copies.setdefault(queue, Ledger(self._now_s, self._custodian))
 
-    def sends(self, sent: Sent) -> None:
-        super().sends(sent)
+    def sends(self, sent: Sent, *, is_durable: bool = False) -> None:
+        super().sends(sent, is_durable=is_durable)
         for ledger in self.copies.values():
-            ledger.sends(sent)
+            ledger.sends(sent, is_durable=is_durable)
 
     def is_accepted(self, sent: Sent) -> None:
         super().is_accepted(sent)

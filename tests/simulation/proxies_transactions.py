@@ -134,7 +134,7 @@ class TransactingClient(AmqpClient):
     def _publish(self, work: Work, transaction_id: bytes) -> None:
         self._number += 1
         sent = Sent(self._out.name, self._number, self._target)
-        self._ledger.sends(sent)
+        self._ledger.sends(sent, is_durable=True)
         self.note(f"publishes {sent.number}")
         delivery = self._send(self._out, proton.Message(sent.text(), durable=True))
         delivery.local.data = [transaction_id]

@@ -14,6 +14,8 @@ from simulation.brokers_coordinator import Leases
 from simulation.brokers_node import BrokerNode
 from simulation.proxies_agents import AgentsTrouble
 from simulation.proxies_clients import DELETED
+from simulation.proxies_disks import DisksTrouble
+from simulation.proxies_operator import OperatorOnCall
 from simulation.proxies_plan import ProxiesFault, ProxiesKind
 from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import DefaultSet, PlacedSet
@@ -21,6 +23,10 @@ from simulation.streams import Streams
 from simulation.virtual_time import Schedule
 
 MOVES_WITHIN_S = 4.0
+ALONE_S = 3.5
+"""So long brokers are stopped with which the primary is not in sync any more then."""
+ALONE_DIES_S = 0.1
+"""So soon before they go on it dies."""
 GIVES_UP_S = 0.9
 """So long clients that were cut off wait for an answer to their next open."""
 
@@ -47,8 +53,10 @@ class ProxiesTrouble:
         default: DefaultSet,
         sets: Sequence[PlacedSet],
         leases: Leases,
+        operator: OperatorOnCall,
     ) -> None:
         """`sets`: with `default`."""
+        self._operator = operator
         self._schedule = schedule
         self._streams = streams
         self._nodes = nodes
@@ -59,6 +67,7 @@ class ProxiesTrouble:
         """By set: who was to lead last, and until when that may go on."""
         self._undo: dict[Callable[[], None], None] = {}
         """What is to be made good at the end, if not before."""
+        self.disks = DisksTrouble(nodes, default, self._may_go, self._later, operator)
         self._strikes = {
             ProxiesKind.CLIENT_CUT: self._cut_client,
             ProxiesKind.CLIENT_SLEEPS: self._have_client_sleep,
@@ -75,7 +84,10 @@ class ProxiesTrouble:
             ProxiesKind.CUT_OFF: self._cut_off,
             ProxiesKind.DELETE_QUEUE: self._delete,
             ProxiesKind.END_SESSION: self._end_session,
+            ProxiesKind.RECORD_LOST: lambda fault, draw: operator.lose_record(),
+            ProxiesKind.PRIMARY_ALONE: self._leave_primary_alone,
             **AgentsTrouble(leases, nodes, default, self._may_go, self._later).strikes,
+            **self.disks.strikes,
         }
 
     def strike(self, fault: ProxiesFault, clients: WithClients) -> None:
@@ -110,6 +122,8 @@ class ProxiesTrouble:
         is_whole = not self._default.cut_off_s and all(each.is_up and not each.is_paused for each in self._nodes)
         if any(each.agent is not None and each.agent.is_stopping for each in self._nodes):
             return False  # with its broker, and what that one alone may have by then
+        if any(each.disks.is_full for each in self._nodes):
+            return False  # it holds nothing of what is durable, and whoever starts there cannot
         return is_whole and all(self._can_spare(placed, node.name) for placed in self._sets)
 
     def _can_spare(self, placed: PlacedSet, name: str) -> bool:
@@ -265,6 +279,24 @@ class ProxiesTrouble:
                 node.resume()
 
         self._later(for_s, resume)
+
+    def _leave_primary_alone(self, fault: ProxiesFault, draw: random.Random) -> None:
+        primary, is_record_lost = self._default.primary, draw.random() < 0.5
+        if primary is None or not self._may_go(primary):
+            return
+        for node in self._others(primary):
+            self._stop(node, ALONE_S, with_agent=True)
+
+        def end() -> None:
+            if not primary.is_primary or primary.is_paused:
+                return
+            if is_record_lost:
+                primary.note_line("THE RECORD IS LOST")
+                self._operator.lose_record()
+            primary.kill(is_silent=True)
+            self._later(2 * fault.for_s, primary.start_machine)
+
+        self._schedule.after(ALONE_S - ALONE_DIES_S, end)
 
     def _delete(self, fault: ProxiesFault, draw: random.Random) -> None:
         default = self._default

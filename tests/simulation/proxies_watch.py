@@ -30,7 +30,7 @@ LATE_S = 1.6
 STILL_ON_ITS_WAY_S = 3.0
 """So long after its end, what a primary that was overtaken has sent may still come."""
 
-_SENT = re.compile(rb"([afpstx]\d+-\d+) (\d+) (\w+) ")
+_SENT = re.compile(rb"([adfpstx]\d+-\d+) (\d+) (\w+) ")
 
 
 def queued(node: ReplicaNode) -> dict[str, list[Sent]]:

@@ -33,9 +33,10 @@ from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sessions import Session
 from qpid_ha_config.settings import BrokerSettings
 from simulation.amqp_client import BEGAN_MS
-from simulation.brokers_coordinator import Leases, LeaseUser, SimulatedCoordinator
+from simulation.brokers_coordinator import Leases, LeaseUser, SessionLeases, SimulatedCoordinator
 from simulation.brokers_machine import Surroundings
 from simulation.brokers_node import PORT, BrokerNode, BrokerReplica, NodeListener, Site, host_of, name_at
+from simulation.custody import Custody
 from simulation.node import Violation, problem_of
 from simulation.proxies_agents import AgentsWatch
 from simulation.proxies_clients import (
@@ -49,10 +50,14 @@ from simulation.proxies_clients import (
     PublishingClient,
     ShrinkingClient,
 )
+from simulation.proxies_custody import ConfirmationsWatch, payloads_in
 from simulation.proxies_deletions import DeletionClient, why_deleted_are_used
+from simulation.proxies_disks import PUT_BACK_S, SLOW_DISKS_S
 from simulation.proxies_forks import Forks
 from simulation.proxies_ledger import ClientSession, Sent
-from simulation.proxies_plan import PowerCut, ProxiesPlan
+from simulation.proxies_numbering import NumberingPublisher
+from simulation.proxies_operator import OperatorOnCall
+from simulation.proxies_plan import PowerCut, ProxiesKind, ProxiesPlan
 from simulation.proxies_sessions import SessionClient
 from simulation.proxies_sets import ControlledSet, DefaultSet, PlacedSet, RecordOfCoordinator
 from simulation.proxies_subscriptions import SubscribedExchange
@@ -62,27 +67,29 @@ from simulation.streams import Streams
 from simulation.trace import Trace
 from simulation.virtual_time import Clock, Schedule
 
+PLAIN: Final = "plain"
+"""A queue that refuses nothing."""
 QUEUES: dict[str, dict[str, str | int | float | bool | None]] = {
-    "plain": {},
+    PLAIN: {},
     "small": {"qpid.max_count": 5, "qpid.policy_type": "reject"},
     DELETED: {},
 }
 """Of `default`, with their arguments."""
-QUEUES_OF_OTHERS = ("plain", "small")
+QUEUES_OF_OTHERS = (PLAIN, "small")
 use_what_is_built()
 AnyClient = LinkClient | TransactingClient | SessionClient
 SIZES: Final = (*(0,) * 60, *(1000,) * 3, 10_000, 70_000)
 """Of messages: a few are longer than a frame. All brokers keep them in memory, in a journal and in a snapshot."""
 BUSY_SIZES: Final = (2_000,)
 """Of those that are on their way to consumers who take credit back."""
-SLOW_DISKS_S: Final = 0.1, 0.6
-"""How much longer a sync takes, at most, where the power is cut: so much is on its way to a disk then."""
 IN_MEMORY: Final = Path("/dev/shm")
 CHECK_S = 0.05
 MEMBERS_CHECKED_S: Final = 1.0
 """So often the invariants of all members are checked, which takes long."""
 DRIFT = 0.01
 REST_WITHIN_S = 40.0
+REPLICAS_EQUAL_WITHIN_S: Final = 2.0
+"""What the last clients leave is still on its way to backups."""
 GONE_WITHIN_S = 12.0
 """After the last client has gone: those who died without a word are noticed by their silence."""
 
@@ -109,6 +116,8 @@ class ProxiesOutcome:
     lost: int
     """How often a client came back to its session in time, and too late."""
     generations: int
+    forced: int
+    """How often an operator has overridden a refusal."""
     trace: tuple[str, ...]
     fingerprint: str
 
@@ -128,8 +137,11 @@ class ProxiesWorld:
         self.streams = Streams(self.schedule, self._draw("streams"), plan.delay_s, plan.socket_bytes)
         self._coordinator = directory / "coordinator"
         self._coordinator.mkdir()
-        self.leases = Leases(self.schedule)
-        self.surroundings = Surroundings(self.trace, directory, self._refuses, self._coordinator_of)
+        self.leases = self._make_leases()
+        self.surroundings = Surroundings(
+            self.trace, directory, self._refuses, self._coordinator_of, plan.chunk_messages
+        )
+        self.custody = Custody(self.brokers, True, lambda: self.schedule.now_s, payloads_in)
         site = Site(
             plan.seed,
             self.schedule,
@@ -141,6 +153,7 @@ class ProxiesWorld:
             plan.turn_within_s,
             self.leases,
             plan.has_agents,
+            self.custody,
         )
         self.nodes = [
             BrokerNode(site, index, self._clock(index), self._broker_settings) for index in range(plan.brokers)
@@ -151,16 +164,33 @@ class ProxiesWorld:
         self.default.queues = QUEUES | ({BUSY: {}} if plan.shrinking else {})
         self.sets: list[PlacedSet] = [self.default]
         self.sets += [self._other_set(number, replicas) for number, replicas in enumerate(plan.replicas, 1)]
+        self._confirmations: list[ConfirmationsWatch] = []
+        self._look_at_confirmations()
         self.forks = Forks(self, self.default, self.sets, plan)
         self.exchange = SubscribedExchange(self, self.default, self._draw("exchange"), plan)
-        self.trouble = ProxiesTrouble(self.schedule, self.streams, self.nodes, self.default, self.sets, self.leases)
-        self.agents = AgentsWatch(self.schedule, self.leases, self.nodes, self.default)
+        self.operator = OperatorOnCall(
+            self.schedule, self.leases, self.nodes, self.default, [placed.ledger for placed in self.sets]
+        )
+        self.trouble = ProxiesTrouble(
+            self.schedule,
+            self.streams,
+            self.nodes,
+            self.default,
+            self.sets,
+            self.leases,
+            self.operator,
+        )
+        self.agents = AgentsWatch(self.schedule, self.leases, self.nodes, self.default, self.streams.is_blocked)
         self.clients: list[AnyClient] = []
         self._sessions: dict[str, ClientSession] = {}
         """By UUID."""
         self._attached_lsns: dict[tuple[str, int, int], int] = {}
         """Of sessions that the newest primary counts as attached: by UUID, epoch and generation, an LSN that is not
         below that of the event that says so."""
+
+    def _make_leases(self) -> Leases:
+        timeout_s = self.plan.session_timeout_s
+        return SessionLeases(self.schedule, self._draw("sessions"), timeout_s) if timeout_s else Leases(self.schedule)
 
     def _coordinator_of(self, directory: Path, user: LeaseUser) -> SimulatedCoordinator:
         return SimulatedCoordinator(directory, user, self.leases)
@@ -185,8 +215,8 @@ class ProxiesWorld:
             "publisher-credit": self.plan.publisher_credit,
             "max-unsettled-per-connection": self.plan.most_unsettled,
             "deduplication.producers": 1000,
-            "store.segment-size": "256KiB",
-            "store.consolidate-at": "512KiB",
+            "store.segment-size": self.plan.segment_bytes,
+            "store.consolidate-at": 2 * self.plan.segment_bytes,
             "store.memory": "64MiB",
             "memory-limit": "256MiB",
             "ha.cluster": True,
@@ -194,10 +224,19 @@ class ProxiesWorld:
             "ha.clients": "proxy" if self.plan.relays else "redirect",
             "ha.default-replicas": self.plan.brokers,
             "ha.coordinator": f"file:{self._coordinator}",
-            "ha.min-in-sync": min(self.plan.min_in_sync, self.plan.brokers - 1),
+            "ha.min-in-sync": self.plan.min_in_sync,
             "link-heartbeat-interval": "450ms",
         }
+        if self.plan.tail_bytes:
+            own["ha.tail-size"] = self.plan.tail_bytes
         return BrokerSettings.from_values(own)
+
+    def _look_at_confirmations(self) -> None:
+        """At each, of each set. What brokers hand on to queues of another set is not known as its publisher's there."""
+        for placed in self.sets:
+            watch = ConfirmationsWatch(self.custody, self.plan.min_in_sync, placed.register)
+            placed.ledger.confirmed = watch.confirmed
+            self._confirmations.append(watch)
 
     def _other_set(self, number: int, replicas: tuple[int, ...]) -> PlacedSet:
         name = f"set-{number}"
@@ -238,6 +277,9 @@ class ProxiesWorld:
             client = TransactingClient(self, name, self._draw(name), placed.ledger, (source, plain))
             client.is_hurried = plan.hurried
             clients.append(client)
+        for number in range(plan.numbering):
+            name = f"d{number}"
+            clients.append(NumberingPublisher(self, name, self._draw(name), self.default.ledger, PLAIN))
         ledgers = {queue: placed.ledger for placed in self.sets for queue in placed.queues}
         for number in range(plan.anonymous):
             name = f"a{number}"
@@ -251,7 +293,7 @@ class ProxiesWorld:
             deleted = {DELETED: self.default.ledger}
             clients.append(DeletionClient(self, name, self._draw(name), deleted, self._session_begins))
         clients += self.exchange.make_clients(self._draw) + self.forks.make_clients(self._draw)
-        for client in clients if plan.power_cuts else ():
+        for client in clients if plan.needs_stores else ():
             if isinstance(client, PublishingClient):
                 client.is_durable = True
         return clients
@@ -274,7 +316,7 @@ class ProxiesWorld:
 
     def _cut_power(self, cut: PowerCut) -> None:
         """No broker could take over: each has what it has synced. Not where one is away already, and comes again."""
-        if all(node.is_up and not node.is_paused for node in self.nodes):
+        if all(node.is_up and not node.is_paused and not node.disks.is_full for node in self.nodes):
             for node, back_s in zip(self.nodes, cut.back_s, strict=True):
                 node.kill(is_silent=True)
                 self.schedule.after(back_s - cut.at_s, node.start_machine)
@@ -350,11 +392,21 @@ class ProxiesWorld:
         if change.after is State.PRIMARY and replica is not None:
             placed.leads(replica)
 
+    def asks_to_step_down(self, node: BrokerNode, set_name: str, cause: str) -> None:
+        if self._set(set_name) is self.default:
+            self.agents.asks_to_step_down(node, cause)
+
     def ends_to_lead(self, set_name: str, led_generation: int) -> None:
         self._set(set_name).watch.ends_to_lead(led_generation)
 
     def broke(self, node: BrokerNode, reason: str) -> None:
         raise Violation(f"{node.name} ends: {reason}")
+
+    def store_refused(self, node: BrokerNode, problem: str) -> None:
+        if not node.disks.is_damaged:
+            raise Violation(f"{node.name} cannot use its store: {problem}")
+        node.note_line("AN OPERATOR SETS ITS STORE ASIDE")
+        node.disks.put_back({})
 
     def agent_asks(self, node: BrokerNode, method: str) -> None:
         self.agents.asks(node, method)
@@ -377,6 +429,8 @@ class ProxiesWorld:
         self.schedule.after(CHECK_S, self._check)
         for placed in self.sets:
             placed.watch.may_be_outdated()
+        for confirmations in self._confirmations:
+            confirmations.look(self.schedule.now_s)
         self._look_at_sessions()
         for node in self.nodes:
             if self.plan.relays and node.is_up and not node.is_paused and not node.is_in_turn:
@@ -416,12 +470,15 @@ class ProxiesWorld:
         self.schedule.after(MEMBERS_CHECKED_S, self._check_members)
         if self.plan.has_agents:
             self.agents.look()
+            self.operator.look()
         self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
         self.clients = self._make_clients()
         self._plan_power_cuts()
         began_s = self.schedule.now_s
         for fault in self.plan.faults:
             self.schedule.after(fault.at_s, partial(self.trouble.strike, fault, self))
+            if fault.kind is ProxiesKind.DISKS_PUT_BACK:
+                self.schedule.after(max(0.0, fault.at_s - PUT_BACK_S), self.trouble.disks.copy)
         self.schedule.run_until(began_s + self.plan.faults_end_s + 0.5)
         self.trouble.end()
         self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
@@ -433,8 +490,7 @@ class ProxiesWorld:
         for client in self.clients:
             client.stop()
         self._until(self._why_somebody_is_there, GONE_WITHIN_S)
-        # A controller has a move that came to nothing tried again: the last attempt may have begun just now.
-        self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
+        self._until(self._why_replicas_differ, REPLICAS_EQUAL_WITHIN_S)
         left: set[Sent] = set()
         for placed in self.sets:
             left |= placed.check_rest()
@@ -459,6 +515,11 @@ class ProxiesWorld:
     def _why_not_at_rest(self) -> str:
         waiting = next(filter(None, [client.why_not_at_rest() for client in self.clients]), "")
         return waiting or why_deleted_are_used(self.nodes)
+
+    def _why_replicas_differ(self) -> str:
+        """A controller has a move that came to nothing tried again: the last attempt may have begun just now."""
+        differ = [placed.why_replicas_differ() for placed in self.sets]
+        return self._why_brokers_are_not_at_rest() or next(filter(None, differ), "")
 
     def _why_somebody_is_there(self) -> str:
         for node in self.nodes:
@@ -523,6 +584,7 @@ def _outcome_of(world: ProxiesWorld, problem: str) -> ProxiesOutcome:
         sum(each.resumed for each in with_sessions),
         sum(each.lost for each in with_sessions),
         sum(each.generations for each in world.sets),
+        world.operator.forced,
         tuple(world.trace.lines),
         world.trace.fingerprint(),
     )

@@ -44,6 +44,13 @@ def test_agents_are_struck_by_all_that_is_theirs_and_beside_proxies_too() -> Non
         ProxiesKind.COORDINATOR_CUT,
         ProxiesKind.OPERATOR,
         ProxiesKind.AGENTS_PAUSE,
+        ProxiesKind.DISK_SLOW,
+        ProxiesKind.DISK_FULL,
+        ProxiesKind.DISK_LOST,
+        ProxiesKind.DISK_CUT_SHORT,
+        ProxiesKind.DISKS_PUT_BACK,
+        ProxiesKind.RECORD_LOST,
+        ProxiesKind.PRIMARY_ALONE,
     }
     of_proxies = [draw_proxies_plan(seed).has_agents for seed in range(FIRST_WITH_AGENTS + 200)]
     assert not any(of_proxies[:FIRST_WITH_AGENTS])
@@ -56,7 +63,7 @@ def test_an_agent_that_promotes_without_asking_who_is_ahead_is_found(monkeypatch
 
     monkeypatch.setattr(Runner, "_promote", promote_by_force)
 
-    assert "is lost" in found_by(monkeypatch, map(draw_agents_plan, (19, 6))).problem
+    assert "had to hand over" in found_by(monkeypatch, map(draw_agents_plan, (19, 6))).problem
 
 
 def test_an_agent_that_goes_on_although_its_lock_was_taken_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +86,7 @@ def test_an_agent_that_never_tries_again_is_found(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Runner, "_request", request)
 
-    assert "nobody leads" in found_by(monkeypatch, map(draw_agents_plan, (6,))).problem
+    assert "nobody may lead" in found_by(monkeypatch, map(draw_agents_plan, (13, 25))).problem
 
 
 def test_an_agent_that_does_not_notice_the_death_of_its_broker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from qpid_ha_broker.server.sets.forward_links import ForwardLink
 from qpid_ha_broker.server.sets.set_host import SetHost
 from qpid_ha_broker.server.stores.progress import SyncProgress
 from simulation.planted import found_by
-from simulation.proxies_plan import draw_forwarding_plan, draw_moves_plan, draw_proxies_plan
+from simulation.proxies_plan import draw_agents_plan, draw_forwarding_plan, draw_moves_plan, draw_proxies_plan
 from simulation.proxies_world import run_proxies
 
 WITH_POWER_CUTS = (53, 40, 9)
@@ -63,6 +63,15 @@ def test_a_receipt_of_the_disk_that_is_taken_for_that_of_what_came_later_is_foun
     monkeypatch.setattr(SyncProgress, "advance", lambda self, ticket: advance(self, self.appended_ticket))
 
     assert "was accepted" in found_by(monkeypatch, map(draw_proxies_plan, WITH_POWER_CUTS)).problem
+
+
+def test_such_a_receipt_is_found_where_nothing_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was confirmed is on too few disks at that moment, whether somebody loses his power or not."""
+    advance = SyncProgress.advance
+    monkeypatch.setattr(SyncProgress, "advance", lambda self, ticket: advance(self, self.appended_ticket))
+
+    plan = replace(draw_agents_plan(0), faults=(), power_cuts=())
+    assert "may be promoted, and should have it" in found_by(monkeypatch, [plan]).problem
 
 
 def test_a_ticker_that_stops_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from simulation.cluster import run
 from simulation.leases import LockUser, SessionLock
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
+from simulation.proxies_plan import ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
 
 TRIES = 6
 
@@ -36,20 +37,68 @@ SWITCHOVERS = tuple(Fault(Kind.SWITCHOVER, 2.5 + 1.3 * count, 0.1, PRIMARY, coun
 DEAD_PRIMARY = Fault(Kind.CRASH, 3.2, 30.0, PRIMARY, 0, 0)
 
 
-def test_promoting_behind_a_switchover_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_the_brokers_that_ship(*faults: ProxiesFault, session_timeout_s: float = 0.0) -> Iterator[ProxiesPlan]:
+    """As above, of real brokers with stores, and real agents."""
+    for seed in range(TRIES):
+        yield replace(
+            draw_agents_plan(seed), brokers=3, min_in_sync=2, publishers=2, consumers=1, browsers=0, transacting=0,
+            numbering=0, power_cuts=(), session_timeout_s=session_timeout_s, faults=faults, until_s=22.0,
+        )  # fmt: skip
+
+
+AGENT_THAT_STOPS = ProxiesFault(ProxiesKind.AGENT_STOPS, 3.0, 15.0, 1)
+"""The primary's: `draw` says so."""
+PRIMARY_THAT_DIES = ProxiesFault(ProxiesKind.CRASH_PRIMARY, 3.2, 30.0, 0)
+"""Its machine goes on."""
+SWITCHOVERS_WITHOUT_A_LOCK = tuple(
+    fault
+    for number in range(14)
+    for fault in (
+        ProxiesFault(ProxiesKind.MOVE, 2.5 + 1.3 * number, 0.1, number),
+        *[ProxiesFault(ProxiesKind.LOCK_TAKEN, 2.5 + 1.3 * number + s, 0.1, 0) for s in (0.08, 0.1, 0.12, 0.14)],
+    )
+)
+FULL_DISK = ProxiesFault(ProxiesKind.DISK_FULL, 3.0, 4.5, 1)
+"""The primary's, for four times as long."""
+
+
+def promote_behind_switchovers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Promotion, "_why_no_failover", lambda self: "")
     monkeypatch.setattr(promotion, "IF_STALLED", "")  # else the primary refuses: it confirms, and goes on
+
+
+def test_promoting_behind_a_switchover_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    promote_behind_switchovers(monkeypatch)
 
     assert "had to hand over" in found_by(monkeypatch, with_faults(*SWITCHOVERS)).problem
 
 
-def test_a_lock_that_a_hanging_agent_keeps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promoting_behind_a_switchover_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock goes from one to the next while brokers look for the new primary: one that has not found it has it."""
+    promote_behind_switchovers(monkeypatch)
+
+    plans = with_the_brokers_that_ship(*SWITCHOVERS_WITHOUT_A_LOCK)
+    assert "had to hand over" in found_by(monkeypatch, plans).problem
+
+
+def expire_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision, "_is_lease_expired", lambda known, limits: False)
+
+
+def test_a_lock_that_a_hanging_agent_keeps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    expire_no_lease(monkeypatch)
 
     assert "nobody leads" in found_by(monkeypatch, with_faults(HANGING_AGENT, DEAD_PRIMARY)).problem
 
 
-def test_a_session_that_lives_on_while_its_agent_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_a_hanging_agent_keeps_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    expire_no_lease(monkeypatch)
+
+    plans = with_the_brokers_that_ship(AGENT_THAT_STOPS, PRIMARY_THAT_DIES)
+    assert "nobody leads" in found_by(monkeypatch, plans).problem
+
+
+def beat_while_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats by a thread of their own would do that. Nobody else sees that the holder is silent: with sessions it
     writes nothing that others could look at."""
 
@@ -58,11 +107,24 @@ def test_a_session_that_lives_on_while_its_agent_hangs_is_found(monkeypatch: pyt
 
     monkeypatch.setattr(SessionLock, "_can_reach", can_reach)
 
+
+def test_a_session_that_lives_on_while_its_agent_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    beat_while_hanging(monkeypatch)
+
     plans = (replace(plan, session_timeout_s=2.0) for plan in with_faults(HANGING_AGENT, DEAD_PRIMARY))
     assert "nobody leads" in found_by(monkeypatch, plans).problem
 
 
-def test_demoting_a_primary_that_the_record_names_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_lives_on_while_its_agent_hangs_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beat_while_hanging(monkeypatch)
+
+    plans = with_the_brokers_that_ship(AGENT_THAT_STOPS, PRIMARY_THAT_DIES, session_timeout_s=2.0)
+    assert "nobody leads" in found_by(monkeypatch, plans).problem
+
+
+def demote_without_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     note = Tenure.note
 
     def note_by_the_lock(self: Tenure, lock: LockView, is_primary: bool, is_disowned: bool, now_s: float) -> bool:
@@ -70,7 +132,20 @@ def test_demoting_a_primary_that_the_record_names_is_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(Tenure, "note", note_by_the_lock)
 
+
+def test_demoting_a_primary_that_the_record_names_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    demote_without_a_lock(monkeypatch)
+
     plans = with_faults(HANGING_AGENT, HANGING_AGENT._replace(kind=Kind.SWITCHOVER, at_s=4.0))
+    assert "primary by the record" in found_by(monkeypatch, plans).problem
+
+
+def test_demoting_a_primary_that_the_record_names_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    demote_without_a_lock(monkeypatch)
+
+    plans = with_the_brokers_that_ship(AGENT_THAT_STOPS, ProxiesFault(ProxiesKind.MOVE, 4.0, 0.1, 0))
     assert "primary by the record" in found_by(monkeypatch, plans).problem
 
 
@@ -82,10 +157,24 @@ def test_agents_follow_every_switchover() -> None:
     assert all(2 < outcome.generations <= 1 + len(SWITCHOVERS) for outcome in outcomes)
 
 
-def test_a_primary_that_stays_although_its_disk_is_full_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def make_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
     without = tuple(rule for rule in decision.PRIMARY if rule.action is not Action.MAKE_WAY)
     monkeypatch.setattr(decision, "PRIMARY", without)
 
+
+def test_a_primary_that_stays_although_its_disk_is_full_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_no_way(monkeypatch)
+
     full = Fault(Kind.DISK_FULL, 3.0, 18.0, PRIMARY, 1, 0)
     plans = (replace(plan, has_store=True, segment_bytes=65_536) for plan in with_faults(full))
+    assert "makes no way" in found_by(monkeypatch, plans).problem
+
+
+def test_a_primary_that_stays_although_its_disk_is_full_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once it has filled the file that it had begun."""
+    make_no_way(monkeypatch)
+
+    plans = (replace(plan, numbering=2, segment_bytes=65_536) for plan in with_the_brokers_that_ship(FULL_DISK))
     assert "makes no way" in found_by(monkeypatch, plans).problem

@@ -14,6 +14,8 @@ from qpid_ha_broker.store.reading import BlockReader, Verdict, Witnesses
 from simulation.cluster import run
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
+from simulation.proxies_plan import ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
+from simulation.proxies_world import run_proxies
 
 TRIES = 12
 
@@ -46,10 +48,56 @@ FROZEN_BACKUP_AND_A_STORE_CUT_SHORT = (
 )
 
 
+def with_the_brokers_that_ship(brokers: int, *faults: ProxiesFault, least: int = 1) -> Iterator[ProxiesPlan]:
+    """Clusters of real brokers with agents, to which just this happens; `least`: so many have to be in sync."""
+    for seed in range(2):
+        yield replace(
+            draw_agents_plan(seed), brokers=brokers, min_in_sync=least, publishers=2, consumers=1, browsers=0,
+            transacting=0, numbering=2, session_timeout_s=0.0, power_cuts=(), faults=faults, until_s=22.0,
+        )  # fmt: skip
+
+
+PRIMARIES_ALONE_AND_LOST_RECORDS = (
+    ProxiesFault(ProxiesKind.PRIMARY_ALONE, 2.5, 2.0, 1),
+    ProxiesFault(ProxiesKind.PRIMARY_ALONE, 14.0, 1.0, 1),
+)
+"""`draw` says that the record is lost."""
+PRIMARY_ALONE_WHOSE_STORE_IS_CUT_SHORT = (
+    ProxiesFault(ProxiesKind.PRIMARY_ALONE, 2.5, 2.0, 0),
+    ProxiesFault(ProxiesKind.DISK_CUT_SHORT, 7.0, 2.0, 0),
+)
+PRIMARY_ALONE_WHOSE_STORE_AND_RECORD_ARE_LOST = (
+    ProxiesFault(ProxiesKind.PRIMARY_ALONE, 2.5, 2.0, 1),
+    ProxiesFault(ProxiesKind.DISK_LOST, 6.7, 0.3, 0),
+)
+FAILOVER_AND_STORES_OF_BEFORE = (
+    ProxiesFault(ProxiesKind.CRASH_PRIMARY, 5.0, 0.6, 0),
+    ProxiesFault(ProxiesKind.DISKS_PUT_BACK, 9.0, 0.3, 0),
+)
+
+
 def test_taking_a_lost_record_for_nothing_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "_outdated_record", lambda known: None)
 
     assert "no operator was asked" in found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_LOST_RECORD)).problem
+
+
+def test_taking_a_lost_record_for_nothing_recorded_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdict, "_outdated_record", lambda known: None)
+
+    assert (
+        "without a mark"
+        in found_by(monkeypatch, with_the_brokers_that_ship(2, *PRIMARIES_ALONE_AND_LOST_RECORDS)).problem
+    )
+
+
+def test_an_operator_who_overrides_a_refusal_loses_nothing_where_all_stores_are_back() -> None:
+    outcomes = [run_proxies(plan) for plan in with_the_brokers_that_ship(2, *PRIMARIES_ALONE_AND_LOST_RECORDS)]
+
+    assert [outcome.problem for outcome in outcomes] == [""] * 2
+    assert all(outcome.forced for outcome in outcomes)
 
 
 def test_writing_a_lost_record_anew_beside_one_that_may_have_confirmed_alone_is_found(
@@ -60,6 +108,15 @@ def test_writing_a_lost_record_anew_beside_one_that_may_have_confirmed_alone_is_
     assert "no operator was asked" in found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_LOST_RECORD)).problem
 
 
+def test_writing_a_lost_record_anew_beside_one_that_may_have_confirmed_alone_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lost_record, "_forgetful", lambda answers: [])
+
+    plans = with_the_brokers_that_ship(2, *PRIMARY_ALONE_WHOSE_STORE_AND_RECORD_ARE_LOST)
+    assert "is lost" in found_by(monkeypatch, plans).problem
+
+
 def test_leading_from_stores_that_are_older_than_the_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "_outdated_stores", lambda known: None)
 
@@ -67,7 +124,16 @@ def test_leading_from_stores_that_are_older_than_the_record_is_found(monkeypatch
     assert "no operator was asked" in found_by(monkeypatch, plans).problem
 
 
-def test_taking_a_segment_that_was_cut_short_for_a_torn_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leading_from_stores_that_are_older_than_the_record_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdict, "_outdated_stores", lambda known: None)
+
+    plans = with_the_brokers_that_ship(3, *FAILOVER_AND_STORES_OF_BEFORE, least=2)
+    assert "is lost" in found_by(monkeypatch, plans).problem
+
+
+def judge_without_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = BlockReader.verdict
 
     def judge_without_its_length(self: BlockReader, witnesses: Witnesses) -> Verdict:
@@ -75,8 +141,22 @@ def test_taking_a_segment_that_was_cut_short_for_a_torn_one_is_found(monkeypatch
 
     monkeypatch.setattr(BlockReader, "verdict", judge_without_its_length)
 
+
+def test_taking_a_segment_that_was_cut_short_for_a_torn_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge_without_lengths(monkeypatch)
+
     problem = found_by(monkeypatch, with_faults(*FROZEN_BACKUP_AND_A_STORE_CUT_SHORT, has_store=True)).problem
     assert "has it" in problem or "whose settlement was confirmed" in problem
+
+
+def test_taking_a_segment_that_was_cut_short_for_a_torn_one_is_found_with_the_brokers_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without that its broker refuses, and an operator sets the store aside and has another one lead."""
+    judge_without_lengths(monkeypatch)
+
+    outcome = found_by(monkeypatch, with_the_brokers_that_ship(2, *PRIMARY_ALONE_WHOSE_STORE_IS_CUT_SHORT))
+    assert "is lost" in outcome.problem
 
 
 def test_what_an_operator_gives_up_is_excused_by_name() -> None:

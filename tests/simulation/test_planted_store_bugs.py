@@ -21,6 +21,7 @@ from qpid_ha_broker.store.survey import TakenBack
 from simulation.cluster import Cluster
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
+from simulation.proxies_plan import ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
 
 TRIES = 60
 
@@ -35,6 +36,15 @@ def with_faults(*faults: Fault) -> Iterable[Plan]:
         )  # fmt: skip
 
 
+def with_the_brokers_that_ship(*faults: ProxiesFault) -> Iterable[ProxiesPlan]:
+    """Clusters of three real brokers with agents, to which just this happens."""
+    for seed in range(3):
+        yield replace(
+            draw_agents_plan(seed), brokers=3, min_in_sync=2, publishers=2, consumers=1, browsers=0, transacting=0,
+            numbering=2, session_timeout_s=0.0, power_cuts=(), faults=faults, until_s=22.0,
+        )  # fmt: skip
+
+
 def crashes_of_primaries(*times_s: float) -> list[Fault]:
     """Each by a loss of power."""
     return [Fault(Kind.CRASH, at_s, 0.6, PRIMARY, 0, 1) for at_s in times_s]
@@ -44,7 +54,7 @@ SLOW_DISKS = tuple(Fault(Kind.DISK_SLOW, 2.0, 9.0, node, (node + 1) % 3, 1_000) 
 BLACKOUTS = tuple(Fault(Kind.BLACKOUT, at_s, 0.3, 0, 1, 0) for at_s in (3.0, 5.5, 8.0))
 
 
-def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def acknowledge_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep_and_say_so(self: MemberStore, effect: fx.Persist) -> None:
         number, first_lsn, last_lsn, committed_lsn, transient, data = effect
         self._store.persist(LogBatch(first_lsn, last_lsn, data, transient), committed_lsn, number)
@@ -53,8 +63,19 @@ def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(MemberStore, "persist", keep_and_say_so)
     monkeypatch.setattr(MemberStore, "persisted", lambda self, number: None)
 
+
+def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    acknowledge_before_the_sync(monkeypatch)
+
     plans = itertools.islice(with_faults(*SLOW_DISKS), 3)
     assert "should have it" in found_by(monkeypatch, plans).problem
+
+
+def test_acknowledging_before_the_sync_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    acknowledge_before_the_sync(monkeypatch)
+
+    slow = [ProxiesFault(ProxiesKind.DISK_SLOW, 1.5, 9.0, draw) for draw in range(3)]
+    assert "should have it" in found_by(monkeypatch, with_the_brokers_that_ship(*slow)).problem
 
 
 def test_ignoring_what_was_taken_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +101,14 @@ def test_leading_while_somebody_knows_more_is_found(monkeypatch: pytest.MonkeyPa
 
     plans = with_faults(*[fault._replace(for_s=0.2) for fault in crashes_of_primaries(3.0, 5.0, 7.0, 9.0, 11.0)])
     found_by(monkeypatch, (replace(plan, transient=0.5) for plan in plans))
+
+
+def test_leading_while_somebody_knows_more_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what their publishers send is not durable."""
+    monkeypatch.setattr(verdict, "_why_not_from_store", lambda known, view: "")
+
+    crashes = [ProxiesFault(ProxiesKind.CRASH_PRIMARY, 4.0 + 3.5 * number, 0.6, 1) for number in range(5)]
+    assert "is lost" in found_by(monkeypatch, with_the_brokers_that_ship(*crashes)).problem
 
 
 def claims_of_one_generation(plan: Plan) -> list[bool]:

@@ -202,7 +202,7 @@ def test_a_refusal_that_is_forgotten_when_a_later_message_is_accepted_is_found(m
     monkeypatch.setattr(Deduplication, "note_refused", lambda self, producer, sequence: None)
 
     plans = map(draw_pauses_plan, (0, 1))  # with sessions that fill a small queue
-    assert "was accepted at" in found_by(monkeypatch, plans).problem
+    assert "was accepted, held by nobody" in found_by(monkeypatch, plans).problem
 
 
 def test_a_close_with_an_error_that_is_taken_for_a_farewell_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

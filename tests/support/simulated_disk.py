@@ -110,6 +110,10 @@ class SimulatedDisk:
         """From the `number`-th operation on whose kind is in `of` (1 is the next), `times` of them fail."""
         self._failures.append(_Failure(number, code, of, times))
 
+    def fill(self) -> None:
+        """There is no more room than what is taken now."""
+        self.capacity = self._used()
+
     def after_power_cut(self, random: Random | None = None) -> SimulatedDisk:
         """What is on disk when the machine comes up again; this one stays off."""
         self.is_off = True
