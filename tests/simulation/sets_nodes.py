@@ -38,7 +38,8 @@ from simulation.network import Network
 from simulation.node import Node, Session, Taker, Violation
 from simulation.node import World as NodeWorld
 from simulation.node_store import Machine
-from simulation.sets_queues import PUBLISHED, BrokerQueues, QueueLedger
+from simulation.queue_ledger import PUBLISHED, QueueLedger
+from simulation.sets_queues import BrokerQueues
 from simulation.sets_world import BrokerModel, World
 from simulation.trace import Trace
 from simulation.virtual_time import Clock
@@ -354,7 +355,7 @@ class Members:
         self._hosted: dict[str, dict[str, tuple[SetEntry, tuple[str, ...]]]] = {broker: {} for broker in world.brokers}
         """By broker and set: as the broker knew it last."""
         self._queues = {broker.name: self._watch_queues(broker) for broker in world.brokers.values()}
-        self.ledger = QueueLedger(world)
+        self.ledger = QueueLedger(world.committed_map)
         self.on_step: Callable[[Node, str], None] = lambda node, step: None
         """Called where a step of a queue's deletion was done at the primary of its set."""
 
@@ -514,7 +515,9 @@ class Members:
     def check_at_rest(self, entry: SetEntry) -> None:
         """Of a set that is led. Raises Violation."""
         self._sets[entry.name].check_at_rest(entry)
-        self.ledger.check_at_rest(self._sets[entry.name].nodes[entry.record.primary], entry)
+        problem = self.ledger.why_not_at_rest(self._sets[entry.name].nodes[entry.record.primary], entry)
+        if problem:
+            raise Violation(problem)
 
 
 class _Running(Mapping[str, Node]):

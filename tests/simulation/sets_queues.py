@@ -3,8 +3,9 @@
 Each broker has `server.sets.placed_queues.PlacedQueues`, between its map and the logs of the sets that it leads.
 Clients make queues and delete them; now and then who carries a deletion out, or the controller, dies between two steps.
 
-Checked with each step: a queue that is committed has an entry, and is the first one that this entry has had; an entry
-goes only when somebody has asked for that. At rest sets have the queues of their entries, and no tombstones.
+Checked with each step (`queue_ledger`): a queue that is committed has an entry, and is the first one that this entry
+has had; an entry goes only when somebody has asked for that. At rest sets have the queues of their entries, and no
+tombstones.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from qpid_ha_broker.cluster import messages as ms
-from qpid_ha_broker.cluster_map import Changes, SetEntry
+from qpid_ha_broker.cluster_map import Changes
 from qpid_ha_broker.server.sets.member_facts import PrimarySetFacts
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
-from simulation.node import Node, Violation
+from simulation.node import Node
+from simulation.queue_ledger import queues_of
 from simulation.sets_plan import FAULTS_END_S, SetsPlan
 from simulation.sets_trouble import Trouble
 from simulation.sets_world import BrokerModel, World
 
-PUBLISHED = "q"
-"""The queue of each set to which is published: made by its publishers, without the directory."""
 NAMES = 8
 SETS = 3
 ASKED_WITHIN_S = 0.8
@@ -70,11 +70,6 @@ class _Hosted:
 
     def touch(self) -> None:
         self._node.written()
-
-
-def queues_of(node: Node) -> dict[str, Any]:
-    """Those that have to do with the directory, tombstones too."""
-    return {name: queue for name, queue in node.resources.catalog.queues.items() if name != PUBLISHED}
 
 
 class BrokerQueues(Mapping[str, Any]):
@@ -127,43 +122,6 @@ class BrokerQueues(Mapping[str, Any]):
                 self.placed.look_at(name)
         for _ in range(TURNS):
             self.placed.work()
-
-
-class QueueLedger:
-    """What has become of entries, and whether that may be. The promise: it raises Violation when it sees otherwise."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._made: dict[int, int] = {}
-        """By entry: the id of the queue that was declared for it."""
-        self.tombstones: dict[int, bool] = {}
-        """By entry: whether it is known to be committed."""
-
-    def look(self, node: Node, entry: SetEntry) -> list[str]:
-        """At the queues of a set, where it is led as recorded; steps of deletions that were done since."""
-        there = self._world.committed_map.queues
-        committed_lsn, steps = node.resources.replicated.log.committed_lsn, list[str]()
-        for name, queue in queues_of(node).items():
-            placed, of_entry = there.get(name), queue.arguments.tombstone_of
-            if of_entry:
-                is_committed = node.resources.replicated.log.committed_lsn >= node.member.position.lsn
-                if self.tombstones.get(of_entry) is not is_committed:
-                    self.tombstones[of_entry] = is_committed
-                    steps.append(f"the tombstone of {name} is {'committed' if is_committed else 'written'}")
-            elif queue.id <= committed_lsn and placed is None:
-                raise Violation(f"{node.name} has a queue {name} in {entry.name}, and its name is free")
-            elif queue.id <= committed_lsn and placed is not None and placed.set == entry.name:
-                first = self._made.setdefault(placed.id, queue.id)
-                if first != queue.id:
-                    raise Violation(f"{name} was deleted in {entry.name}, and is back: entry {placed.id}, {queue.id}")
-        return steps
-
-    def check_at_rest(self, node: Node, entry: SetEntry) -> None:
-        """Nothing has happened for a while."""
-        here = {name: queue.arguments.tombstone_of for name, queue in queues_of(node).items()}
-        wanted = dict.fromkeys(self._world.committed_map.queues_of(entry.name), 0)
-        if here != wanted:
-            raise Violation(f"{node.name} has the queues {here} in {entry.name}, the directory {wanted}")
 
 
 class QueueTraffic:

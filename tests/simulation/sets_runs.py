@@ -73,7 +73,7 @@ def play(world: World, plan: SetsPlan) -> None:
 
 def _check_moves(world: World, faults: int) -> None:
     """A set changes its primary because something happened, and not again and again. Raises Violation."""
-    for key, moves in Counter(key[:2] for key in world.primaries).items():
+    for key, moves in Counter(key[:2] for key in world.checks.primaries).items():
         if moves > MOVES + MOVES_OF_A_FAULT * faults:
             raise Violation(f"{key} has had {moves} primaries, and there were {faults} faults")
 
@@ -84,6 +84,6 @@ def run_sets(plan: SetsPlan, with_trace: bool = False) -> SetsOutcome:
     problem = problem_of(partial(play, world, plan), world.trace)
     confirmed = sum(map(len, world.members.confirmed.values()))
     return SetsOutcome(
-        plan, problem, world.schedule.count, confirmed, len(world.primaries),
+        plan, problem, world.schedule.count, confirmed, len(world.checks.primaries),
         tuple(world.trace.lines), world.trace.fingerprint(),
     )  # fmt: skip

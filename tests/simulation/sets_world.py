@@ -20,6 +20,7 @@ from qpid_ha_broker.cluster.controller import Controller
 from qpid_ha_broker.cluster.placement import Placement, spread
 from qpid_ha_broker.cluster_map import ClusterMap, SetEntry
 from qpid_ha_broker.events import types as ev
+from simulation.map_checks import MapChecks, copy_map
 from simulation.node import Violation
 from simulation.trace import Trace, shown
 from simulation.virtual_time import Schedule
@@ -37,12 +38,6 @@ QUIET_S = 14.0
 LAST_WRITE_S = 3.0
 """Within that time all replicas have applied the last write: a primary's tick tells that it is committed."""
 WALL_MS = 1_700_000_000_000
-
-
-def copy_map(source: ClusterMap) -> ClusterMap:
-    copy = ClusterMap()
-    copy.replace(source)
-    return copy
 
 
 class RecordRequest(NamedTuple):
@@ -131,21 +126,13 @@ class World:
         # checks
         self.answers: dict[int, ms.AnswerRequest] = {}
         self.requests = 0
-        self.primaries: dict[tuple[str, int, int], str] = {}
-        """By set, which one of that name, and generation."""
+        self.checks = MapChecks(self.settings.min_replicas)
         self.notes: list[str] = []
         self.map_events = 0
         self.orders = 0
         """But promotions: a set whose last in-sync replicas are away is tried again and again."""
         self.record_requests: dict[int, RecordRequest] = {}
         self._record_numbers = 0
-        self._made: Counter[str] = Counter()
-        """How often a set of that name was made."""
-        self.asked_deletions: set[int] = set()
-        """Entries of queues that somebody has wanted deleted."""
-        self._deletions: dict[int, str] = {}
-        """By request: the name of a queue that is to be deleted. A controller that sleeps reads it later, and then the
-        name may be that of another entry."""
         self.members = members(self)
 
     def _new_broker(self, name: str, zone: str) -> BrokerModel:
@@ -349,6 +336,7 @@ class World:
                 if asked is not None and not self.is_lost() and self.carries(self.leader, asked.broker):
                     self.after(self.latency_s(), lambda: self._answer_record(asked, effect))
             case ms.AnswerRequest(number):
+                self.checks.deletions.pop(number, None)
                 if number in self.answers:
                     raise Violation(f"request {number} is answered twice")
                 self.answers[number] = effect
@@ -415,37 +403,21 @@ class World:
 
     def _commit(self, batch: tuple[ev.MapEvent, ...]) -> None:
         for event in batch:
-            if isinstance(event, ev.SetPlaced):
-                self._made[event.name] += event.name not in self.committed_map.sets
-            if isinstance(event, ev.QueueRemoved) and not self._was_asked_for(event.queue):
-                raise Violation(f"entry {event.queue} of a queue is removed, and nobody has asked for that")
+            if isinstance(event, ev.SetPlaced) and event.name not in self.committed_map.sets:
+                self.checks.made(event.name)
+            if isinstance(event, ev.QueueRemoved):
+                self.checks.removed(self.committed_map.queues_by_id[event.queue])
             self.log.append(event)
             self.committed_map.apply(len(self.log), event)
             if isinstance(event, ev.SetDeleted):
                 self.members.set_deleted(event.name)
             if isinstance(event, ev.SetRecorded):
-                key = event.name, self._made[event.name], event.generation
-                if self.primaries.setdefault(key, event.primary) != event.primary:
-                    raise Violation(f"{key} has two primaries: {self.primaries[key]} and {event.primary}")
+                self.checks.recorded(event)
 
     def _check_event(self, before: ClusterMap, event: ev.MapEvent, cause: ms.ControllerInput) -> None:
         if isinstance(event, ev.BrokerChanged) and not event.up and isinstance(cause, ms.TimePassed):
             self._check_loss(before, event.name)
-        if isinstance(event, ev.SetRecorded):
-            record = before.sets[event.name].record
-            is_first = not record.cluster and event == record._replace(name=event.name, cluster=event.cluster)
-            is_asked = isinstance(cause, ms.RecordRequested) and (cause.expected, cause.wanted) == (record, event)
-            if not (is_first or is_asked):
-                raise Violation(f"{event} replaces {record}, and that was not asked for: {cause}")
-        if isinstance(event, ev.SetPlaced) and event.name in before.sets:
-            entry = before.sets[event.name]
-            gone = set(entry.replicas) - set(event.replicas)
-            staying = set(event.replicas) - set(event.leaving)
-            if gone and entry.record.generation and not isinstance(cause, ms.RequestReceived):
-                rest = staying & set(entry.record.members)
-                least = self.least(before, entry)
-                if len(rest) < least:
-                    raise Violation(f"{event.name} loses {gone}, and in sync is {rest} of {least}")
+        self.checks.check_write(before, event, cause)
 
     def _check_loss(self, before: ClusterMap, name: str) -> None:
         """A broker counts as failed from now on."""
@@ -456,13 +428,6 @@ class World:
         if leads and self.now_s - since_s > REACH_S:
             raise Violation(f"{name} lives, is in reach since {since_s:.2f} s, leads {leads}, and is taken for failed")
 
-    def least(self, cluster: ClusterMap, entry: SetEntry) -> int:
-        """How many replicas a set should have, as far as there are machines."""
-        open_machines = {broker.place.machine for broker in cluster.brokers.values() if not broker.draining}
-        policies = [count for pattern, count in cluster.policies if pattern in ("*", entry.name)]
-        wanted = entry.min_replicas or (policies[0] if policies else self.settings.min_replicas)
-        return max(1, min(wanted, len(open_machines)))
-
     # --- requests
 
     def ask(self, request: ms.ClusterRequest) -> int:
@@ -470,15 +435,10 @@ class World:
         self.requests += 1
         if isinstance(request, ms.DeleteQueue) and self.leader:
             queue = self.brokers[self.leader].map.queues.get(request.name)
-            self.asked_deletions |= set() if queue is None else {queue.id}
-            self._deletions[self.requests] = request.name
+            self.checks.asked_deletions |= set() if queue is None else {queue.id}
+            self.checks.deletions[self.requests] = request.name
         self.feed(ms.RequestReceived(self.requests, request))
         return self.requests
-
-    def _was_asked_for(self, entry: int) -> bool:
-        name = self.committed_map.queues_by_id[entry].name
-        unanswered = (number for number, asked in self._deletions.items() if asked == name)
-        return entry in self.asked_deletions or any(number not in self.answers for number in unanswered)
 
     def asked(self, request: ms.ClusterRequest, limit_s: float = 15.0) -> ms.AnswerRequest:
         """The same, and what came of it."""
@@ -682,25 +642,13 @@ class World:
 
     def _check_at_rest(self, entry: SetEntry) -> None:
         name, leaders = entry.name, self.members.leaders(entry.name)
-        open_brokers = [
-            broker.name
-            for broker in self.committed_map.brokers.values()
-            if not broker.draining and self.brokers[broker.name].is_up
-        ]
         if leaders != [entry.record.primary]:
             could = self.members.could_lead(entry)
             if leaders or could:
                 raise Violation(f"{name} is led by {leaders}, recorded is {entry.record}; {could} could")
             return
-        machines = {self.committed_map.brokers[broker].place.machine for broker in open_brokers}
-        least = min(self.least(self.committed_map, entry), len(machines))
-        in_sync = set(entry.record.members) & set(entry.staying) & set(open_brokers)
-        if len(in_sync) < least:
-            raise Violation(f"{name} has in sync {in_sync} of {least}: {entry}")
-        stuck = [broker for broker in entry.leaving if self.brokers[broker].is_up]
-        if stuck and len(machines) >= self.least(self.committed_map, entry):
-            raise Violation(f"{name}: {stuck} should have left: {entry}")
-        here = [self.committed_map.brokers[broker].place.machine for broker in entry.staying if broker in open_brokers]
-        if len(set(here)) < len(here) and len(machines) >= self.least(self.committed_map, entry):
-            raise Violation(f"{name} has two replicas on one machine: {entry}")
+        up = [broker.name for broker in self.brokers.values() if broker.is_up]
+        problem = self.checks.why_not_placed(self.committed_map, entry, up)
+        if problem:
+            raise Violation(problem)
         self.members.check_at_rest(entry)
