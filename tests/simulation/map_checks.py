@@ -32,9 +32,6 @@ class MapChecks:
         """How often a set of that name was made."""
         self.asked_deletions: set[int] = set()
         """Entries of queues that somebody has wanted deleted."""
-        self.deletions: dict[int, str] = {}
-        """By request that was not answered: the name of a queue that is to be deleted. A controller that sleeps reads
-        it later, and then the name may be that of another entry."""
 
     # --- what a controller writes
 
@@ -70,7 +67,7 @@ class MapChecks:
 
     def removed(self, queue: PlacedQueue) -> None:
         """Its entry has gone. Raises Violation."""
-        if queue.id not in self.asked_deletions and queue.name not in self.deletions.values():
+        if queue.id not in self.asked_deletions:
             raise Violation(f"entry {queue.id} of a queue is removed, and nobody has asked for that")
 
     # --- at rest

@@ -110,7 +110,8 @@ _FORWARDING_WEIGHTS: Final = {
 
 
 class ProxiesFault(NamedTuple):
-    kind: ProxiesKind
+    kind: StrEnum
+    """A `ProxiesKind`, or one of a kind of cluster that has faults of its own."""
     at_s: float
     for_s: float
     draw: int
