@@ -40,7 +40,9 @@ class QueueLedger:
     def look(self, node: SetNode, entry: SetEntry) -> list[str]:
         """At the queues of a set, where it is led as recorded; steps of deletions that were done since."""
         there = self._committed_map.queues
-        committed_lsn, steps = node.resources.replicated.log.committed_lsn, list[str]()
+        primary, steps = node.member.primary, list[str]()
+        # Not as its log has it, for which a new primary has committed all that it found there: the others may lack it.
+        committed_lsn = 0 if primary is None else primary.in_sync.committed_lsn
         here = node.resources.catalog.queues
         for placed in self._committed_map.queues_of(entry.name).values():
             if placed.name not in here and placed.id in self._made and placed.id not in self._gone:
