@@ -28,7 +28,7 @@ from simulation.runs import (
     run_many,
     run_plan,
 )
-from simulation.sets_runs import SetsOutcome
+from simulation.sets_plan import SetsPlan
 from simulation.shrink import shrink
 
 SHOWN_FAILURES = 3
@@ -118,8 +118,6 @@ def _kind(problem: str) -> str:
 
 def _shrunk(outcome: AnyOutcome) -> AnyPlan:
     fails = partial(_fails_like, outcome.problem)
-    if isinstance(outcome, SetsOutcome):
-        return shrink(outcome.plan, fails)
     if isinstance(outcome, ProxiesOutcome):
         return shrink(outcome.plan, fails)
     if isinstance(outcome, GroupOutcome):
@@ -141,7 +139,9 @@ def _show_failure(outcome: AnyOutcome, wants_shrinking: bool, trace: bool) -> No
 
 def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], took_s: float) -> None:
     outcomes = [outcome for outcome in all_outcomes if isinstance(outcome, Outcome)]
-    of_sets = [outcome for outcome in all_outcomes if isinstance(outcome, SetsOutcome)]
+    of_real = [outcome for outcome in all_outcomes if isinstance(outcome, ProxiesOutcome)]
+    plans = [outcome.plan for outcome in of_real if isinstance(outcome.plan, SetsPlan)]
+    of_sets = [outcome for outcome in of_real if isinstance(outcome.plan, SetsPlan)]
     counts = Counter(kind_of_plan(outcome.plan) for outcome in all_outcomes)
     drawn = ", ".join(f"{counts[kind]} {kind}" for kind in DRAWS)
     rate = len(all_outcomes) / took_s
@@ -157,11 +157,11 @@ def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], to
         )
     if of_sets:
         click.echo(
-            f"{len(of_sets)} of many: {sum(len(outcome.plan.sets) for outcome in of_sets)} sets and more that were made"
-            f" on the way, {sum(outcome.confirmed for outcome in of_sets)} messages confirmed,"
+            f"{len(of_sets)} of many: {sum(len(plan.wanted) for plan in plans)} sets and more that were made on the"
+            f" way, {sum(outcome.confirmed for outcome in of_sets)} messages confirmed,"
             f" {sum(outcome.generations for outcome in of_sets)} generations"
         )
-    of_proxies = [outcome for outcome in all_outcomes if isinstance(outcome, ProxiesOutcome)]
+    of_proxies = [outcome for outcome in of_real if not isinstance(outcome.plan, SetsPlan)]
     if of_proxies:
         click.echo(
             f"{len(of_proxies)} of real brokers:"

@@ -7,6 +7,7 @@ listens, and the file of the control socket, whose methods are called straight. 
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ def name_at(host: str) -> str:
 
 class BrokersWatcher(Protocol):
     """Who looks at all brokers of a run."""
+
+    def joined(self, node: BrokerNode, broker: SimulatedBroker) -> None:
+        """Its process is about to be a member of its cluster."""
 
     def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
         """Its member of that set is in another state; it led last in `led_generation`, or leads in it now."""
@@ -210,6 +214,7 @@ class SimulatedBroker(Broker):
             self._see(member)
 
         setattr(self.sets.hosts, "_begin", seen_begin)  # noqa: B010 - a method, which mypy lets nobody replace
+        self._node.site.watcher.joined(self._node, self)
 
     def _see(self, driver: SetMember) -> None:
         """Let the watcher know what becomes of that member."""
@@ -413,6 +418,10 @@ class BrokerNode:
         elif self.agent is not None:
             self.agent.broker_died(self.process)
 
+    def loses_power(self) -> None:
+        """At a write, as its disk was to."""
+        self.kill(is_silent=True)
+
     def pause(self) -> None:
         self.is_paused, self.paused_s = True, self.site.schedule.now_s
         self.note_line("PAUSED")
@@ -422,6 +431,12 @@ class BrokerNode:
         self.note_line("RESUMED")
         if self._running is not None:
             self._running.go_on()
+
+    def empty_disks(self) -> None:
+        """They were replaced, while no process ran."""
+        self.disks.replace()
+        shutil.rmtree(self._directory)
+        self._directory.mkdir()
 
     def let_go(self) -> None:
         """The run is over."""

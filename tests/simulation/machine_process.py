@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from simulated_disk import PowerCut
 from simulation.process_loop import ProcessLoop
 from simulation.streams import StreamEnd
 
@@ -54,8 +55,12 @@ class MachineProcess:
     def run(self, command: Callable[[], None]) -> None:
         """Now, unless it is dead."""
         if not self.is_dead:
-            with self._node.site.surroundings.process(self):
-                self.loop.run(command)
+            try:
+                with self._node.site.surroundings.process(self):
+                    self.loop.run(command)
+            except PowerCut:
+                self.loop.failure = None
+                self._node.loses_power()
 
     def go_on(self) -> None:
         """It was stopped."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -198,7 +199,7 @@ class AgentsTrouble:
         self._default = default
         self._may_go = may_go
         self._later = later
-        self.strikes: dict[ProxiesKind, Callable[[ProxiesFault, random.Random], None]] = {
+        self.strikes: dict[StrEnum, Callable[[ProxiesFault, random.Random], None]] = {
             ProxiesKind.AGENT_STOPS: self._stop_agent,
             ProxiesKind.AGENT_DIES: self._kill_agent,
             ProxiesKind.AGENT_ENDS: self._end_agent,

@@ -139,7 +139,8 @@ _DISKS_WEIGHTS: Final = {ProxiesKind.DISK_SLOW: 2, ProxiesKind.DISK_FULL: 1}
 
 
 class ProxiesFault(NamedTuple):
-    kind: ProxiesKind
+    kind: StrEnum
+    """A `ProxiesKind`, or one of a kind of cluster that has faults of its own."""
     at_s: float
     for_s: float
     draw: int

@@ -79,6 +79,8 @@ class PlacedSet:
         self.ledger = Ledger(lambda: schedule.now_s, self.watch)
         self.watch.ledger = self.ledger
         self.generations = 0
+        self.gone: set[str] = set()
+        """Brokers that are down for good."""
         self.cut_off_s: dict[str, float] = {}
         """By broker: since when no other one hears of it."""
         self._schedule = schedule
@@ -117,7 +119,8 @@ class PlacedSet:
 
     def why_not_at_rest(self) -> str:
         """What its members still wait for; empty: nothing."""
-        states = [node.member.status.state if node.is_up else None for node in self.nodes]
+        nodes = [node for node in self.nodes if node.name not in self.gone]
+        states = [node.member.status.state if node.is_up else None for node in nodes]
         is_led = states.count(State.PRIMARY) == 1 and states.count(State.READY) == len(states) - 1
         has_queues = len(self._declared) == len(self.all_queues)
         return "" if is_led and has_queues else f"members of {self.name} are {states}"
@@ -125,6 +128,8 @@ class PlacedSet:
     def why_something_is_held(self) -> str:
         """What a consumer has, when there is none; empty: nothing."""
         for node in self.nodes:
+            if not node.is_up:
+                continue
             if len(node.resources.catalog.holdings):
                 return f"{node.name} has messages of {self.name} that are held for sessions"
             for queue in node.resources.catalog.queues.values():
@@ -281,18 +286,26 @@ class ControlledSet(PlacedSet):
         if operator is None or not operator.is_serving:
             return
         if self.name not in operator.resources.catalog.map.sets:
-            names = [node.name for node in self.nodes]
-            create = {"action": "create", "name": self.name, "replicas": names, "min_replicas": len(names)}
-            self._ask(operator, "sets", self.name, create)
+            self._ask(operator, "sets", self.name, self._params_to_create)
             return
         for name, arguments in self.all_queues.items():
             if name in operator.resources.catalog.map.queues and all(
-                node.is_up and name in node.resources.catalog.queues for node in self.nodes
+                node.is_up and name in node.resources.catalog.queues for node in self._replicas
             ):
                 self._declared.add(name)
             elif self.primary is not None:
                 placed = {**arguments, "qpid.resource-set": self.name}
                 self._ask(operator, "queues", name, {"action": "create", "name": name, "arguments": placed})
+
+    @property
+    def _params_to_create(self) -> dict[str, Any]:
+        names = [node.name for node in self.nodes]
+        return {"action": "create", "name": self.name, "replicas": names, "min_replicas": len(names)}
+
+    @property
+    def _replicas(self) -> Sequence[ReplicaNode]:
+        """Those at which its queues are to be."""
+        return self.nodes
 
     def _ask(self, operator: BrokerNode, method: str, wanted: str, params: dict[str, Any]) -> None:
         if wanted not in self._asked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import partial
 from typing import Protocol
 
@@ -68,7 +69,7 @@ class ProxiesTrouble:
         self._undo: dict[Callable[[], None], None] = {}
         """What is to be made good at the end, if not before."""
         self.disks = DisksTrouble(nodes, default, self._may_go, self._later, operator)
-        self._strikes = {
+        self._strikes: dict[StrEnum, Callable[[ProxiesFault, random.Random], None]] = {
             ProxiesKind.CLIENT_CUT: self._cut_client,
             ProxiesKind.CLIENT_SLEEPS: self._have_client_sleep,
             ProxiesKind.PROXY_CUT: self._cut_proxy,

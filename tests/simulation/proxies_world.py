@@ -35,7 +35,16 @@ from qpid_ha_config.settings import BrokerSettings
 from simulation.amqp_client import BEGAN_MS
 from simulation.brokers_coordinator import Leases, LeaseUser, SessionLeases, SimulatedCoordinator
 from simulation.brokers_machine import Surroundings
-from simulation.brokers_node import PORT, BrokerNode, BrokerReplica, NodeListener, Site, host_of, name_at
+from simulation.brokers_node import (
+    PORT,
+    BrokerNode,
+    BrokerReplica,
+    NodeListener,
+    SimulatedBroker,
+    Site,
+    host_of,
+    name_at,
+)
 from simulation.custody import Custody
 from simulation.node import Violation, problem_of
 from simulation.proxies_agents import AgentsWatch
@@ -203,6 +212,10 @@ class ProxiesWorld:
         return Clock(self.schedule, 1.0 + draw.uniform(-DRIFT, DRIFT), draw.uniform(1.0, 1e6))
 
     def _broker_settings(self, index: int, directory: Path) -> BrokerSettings:
+        return BrokerSettings.from_values(self._values(index, directory))
+
+    def _values(self, index: int, directory: Path) -> dict[str, Any]:
+        """Of the settings of a broker."""
         addresses = [f"amqp://{host_of(number)}:{PORT}" for number in range(self.plan.brokers)]
         own: dict[str, Any] = {
             "name": f"n{index}",
@@ -229,7 +242,7 @@ class ProxiesWorld:
         }
         if self.plan.tail_bytes:
             own["ha.tail-size"] = self.plan.tail_bytes
-        return BrokerSettings.from_values(own)
+        return own
 
     def _look_at_confirmations(self) -> None:
         """At each, of each set. What brokers hand on to queues of another set is not known as its publisher's there."""
@@ -382,6 +395,9 @@ class ProxiesWorld:
 
     # --- see `brokers_node.BrokersWatcher`
 
+    def joined(self, node: BrokerNode, broker: SimulatedBroker) -> None:
+        """A kind of cluster may look at more of it."""
+
     def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
         if change.before is State.PRIMARY:
             self.ends_to_lead(set_name, led_generation)
@@ -482,6 +498,7 @@ class ProxiesWorld:
         self.schedule.run_until(began_s + self.plan.faults_end_s + 0.5)
         self.trouble.end()
         self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
+        self.come_to_rest()
         self.schedule.run_until(self.schedule.now_s + 1.0)
         for client in self.clients:
             client.is_quiet = True
@@ -490,6 +507,7 @@ class ProxiesWorld:
         for client in self.clients:
             client.stop()
         self._until(self._why_somebody_is_there, GONE_WITHIN_S)
+        self._until(self._why_brokers_are_not_at_rest, REST_WITHIN_S)
         self._until(self._why_replicas_differ, REPLICAS_EQUAL_WITHIN_S)
         left: set[Sent] = set()
         for placed in self.sets:
@@ -499,6 +517,9 @@ class ProxiesWorld:
         for client in self.clients:
             if isinstance(client, TransactingClient):
                 client.check_unknown(left)
+
+    def come_to_rest(self) -> None:
+        """Nothing goes wrong any more, and brokers are at rest: what else a kind of cluster has happen then."""
 
     def _until(self, why_not: Callable[[], str], limit_s: float) -> None:
         end_s = self.schedule.now_s + limit_s
@@ -523,8 +544,10 @@ class ProxiesWorld:
 
     def _why_somebody_is_there(self) -> str:
         for node in self.nodes:
-            if not node.is_up:  # an agent has it restarted
-                return f"{node.name} has not come back"
+            if not node.is_up and node.agent is not None:
+                return f"{node.name} has not come back"  # its agent has it restarted
+            if not node.is_up:
+                continue
             clients = [each.peer for each in node.open_connections if not each.is_admin]
             if clients:
                 return f"{node.name} still has {len(clients)} clients"
@@ -549,11 +572,14 @@ def _check_consumer(node: BrokerNode, link: RelayedConsumer) -> None:
         raise Violation(f"{node.name} has asked for {asked} messages, and its client has credit for {wanted}")
 
 
-def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
+MakeWorld = Callable[[ProxiesPlan, bool, Path], ProxiesWorld]
+
+
+def run_proxies(plan: ProxiesPlan, with_trace: bool = False, make: MakeWorld = ProxiesWorld) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
     directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
     try:
-        world = ProxiesWorld(plan, with_trace, directory)
+        world = make(plan, with_trace, directory)
         with world.surroundings.installed():
             problem = problem_of(world.run, world.trace)
             outcome = _outcome_of(world, problem)

@@ -15,12 +15,12 @@ from simulation.plan import Plan, draw_plan
 from simulation.proxies_plan import ProxiesPlan, draw_agents_plan, draw_forwarding_plan, draw_proxies_plan
 from simulation.proxies_world import ProxiesOutcome, run_proxies
 from simulation.sets_plan import SetsPlan, draw_sets_plan
-from simulation.sets_runs import SetsOutcome, run_sets
+from simulation.sets_world import run_sets
 
 A = TypeVar("A")
 B = TypeVar("B")
-AnyPlan = Plan | SetsPlan | ProxiesPlan | GroupPlan
-AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome | GroupOutcome
+AnyPlan = Plan | ProxiesPlan | GroupPlan
+AnyOutcome = Outcome | ProxiesOutcome | GroupOutcome
 ONE_SET: Final = "one-set"
 AGENTS: Final = "agents"
 SETS: Final = "sets"
@@ -39,8 +39,8 @@ DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
 SHARES: Final[dict[str, int]] = {ONE_SET: 20, AGENTS: 10, SETS: 30, PROXIES: 30, FORWARDING: 10, GROUP: 0}
 """Of a hundred seeds, how many stand for each kind of cluster. At least half have to be of clusters in which something
 crosses (`crosses`): where features met, promises broke that each of them kept by itself. A cluster of many sets takes
-some ten times as long as one of a single set, one of real brokers with their agents seven times, one of proxies ten to
-twenty times. Groups have tests of their own."""
+some twenty times as long as one of a single set, one of real brokers with their agents seven times, one of proxies ten
+to twenty times. Groups have tests of their own."""
 YOUNG_OBJECTS: Final = 20_000
 """So many new ones before garbage is looked for. More would keep what a hundred clusters have left in memory."""
 
@@ -58,9 +58,9 @@ def kind_of(seed: int, weights: Mapping[str, int] = SHARES) -> str:
 def crosses(plan: AnyPlan) -> bool:
     """Whether something crosses sets, brokers, or lives of a client: several sets, or brokers that relay, with
     clients that come back."""
-    if isinstance(plan, ProxiesPlan):
-        return plan.relays
-    return isinstance(plan, SetsPlan) and len(plan.sets) > 1
+    if isinstance(plan, SetsPlan):
+        return len(plan.wanted) > 1
+    return isinstance(plan, ProxiesPlan) and plan.relays
 
 
 def kind_of_plan(plan: AnyPlan) -> str:
@@ -75,11 +75,11 @@ def kind_of_plan(plan: AnyPlan) -> str:
 
 def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
     """Its run."""
+    if isinstance(plan, SetsPlan):
+        return run_sets(plan, with_trace)
     if isinstance(plan, ProxiesPlan):
         return run_proxies(plan, with_trace)
-    if isinstance(plan, GroupPlan):
-        return run_group(plan, with_trace)
-    return run_sets(plan, with_trace) if isinstance(plan, SetsPlan) else run(plan, with_trace)
+    return run_group(plan, with_trace) if isinstance(plan, GroupPlan) else run(plan, with_trace)
 
 
 def run_seed(seed: int, kind: str) -> AnyOutcome:

@@ -1,30 +1,30 @@
-"""What will happen in a run of a cluster with many resource sets, drawn from its seed before it begins.
-
-As in `plan`, faults are values in a list. Each draws what it needs from a generator of its own, so that leaving one out
-changes nothing about the others.
-"""
+"""What a cluster of real brokers with many resource sets is to go through, whose replicas the controller keeps up."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
-from qpid_ha_broker.cluster_map import BrokerPlace
+from simulation.proxies_plan import ProxiesFault, ProxiesPlan
 
-FAULTS_END_S: Final = 30.0
+FAULTS_END_S: Final = 14.0
+LONG_S: Final = 30.0
+"""Longer than any run has faults."""
 
 
 class SetsKind(StrEnum):
     """What can go wrong, or be asked for at the wrong moment."""
 
     KILL = "kill"
-    """A process dies; another one starts after `for_s`, with what its disk has."""
+    """A broker dies, and starts again after `for_s`."""
     POWER_CUT = "power-cut"
     """The same, without what was not synced, and nobody hears of it."""
     ALL_POWER_CUT = "all-power-cut"
     """Of several brokers at once, perhaps all."""
+    AWAY = "away"
+    """A broker that others can spare is gone until faults end: its replicas are to be made up for."""
     PAUSE = "pause"
     """A process is stopped, and goes on after `for_s`."""
     CUT = "cut"
@@ -35,17 +35,13 @@ class SetsKind(StrEnum):
     """Nothing goes between one broker and all others."""
     RESET = "reset"
     """The connections between two brokers break, and can be opened again."""
-    LOSS = "loss"
-    """Some of what goes to and from the controller is lost."""
-    REPEATS = "repeats"
-    """Orders come twice, the second time late."""
     DELAY = "delay"
     CONTROLLER = "controller"
-    """Another broker becomes primary of `default`, although nothing has failed."""
+    """Another broker is to lead `default`, although nothing has failed."""
     EMPTY_DISK = "empty-disk"
-    """A broker that is down, or is killed for it, comes back with nothing, where others hold all that it did."""
+    """A broker that others can spare dies, and comes back with nothing."""
     REQUEST = "request"
-    """An operator or a client wants something."""
+    """An operator wants something."""
     MAKE_AGAIN = "make-again"
     """A set is deleted and made again under its name."""
     NO_CHANNEL = "no-channel"
@@ -56,82 +52,82 @@ _WEIGHTS: Final[dict[SetsKind, int]] = {
     SetsKind.KILL: 6,
     SetsKind.POWER_CUT: 3,
     SetsKind.ALL_POWER_CUT: 1,
-    SetsKind.PAUSE: 4,
+    SetsKind.AWAY: 2,
+    SetsKind.PAUSE: 3,
     SetsKind.CUT: 3,
-    SetsKind.ONE_WAY: 3,
+    SetsKind.ONE_WAY: 2,
     SetsKind.ISOLATED: 2,
     SetsKind.RESET: 2,
-    SetsKind.LOSS: 3,
-    SetsKind.REPEATS: 2,
-    SetsKind.DELAY: 2,
-    SetsKind.CONTROLLER: 4,
+    SetsKind.DELAY: 1,
+    SetsKind.CONTROLLER: 3,
     SetsKind.EMPTY_DISK: 2,
     SetsKind.REQUEST: 14,
-    SetsKind.MAKE_AGAIN: 1,
+    SetsKind.MAKE_AGAIN: 2,
+    SetsKind.NO_CHANNEL: 3,
 }
-
-
-FEW_SETS_SHARE: Final = 0.7
-"""In how many clusters there are not more than eight sets."""
-NO_CHANNEL_SHARE: Final = 0.4
-"""In how many clusters such faults are drawn, after all others."""
 NO_CHANNEL_MOST_S: Final = 8.0
 """Less than the time for which answers stand for reports."""
 
 
-class SetsFault(NamedTuple):
-    kind: SetsKind
-    at_s: float
-    for_s: float
-    draw: int
-    """Seed of what else has to be drawn, when it strikes."""
-
-
 @dataclass(frozen=True)
-class SetsPlan:
+class SetsPlan(ProxiesPlan):
     """A run, whole: two runs of the same plan are the same."""
 
-    seed: int
-    zones: tuple[str, ...]
-    """Of each broker, as it says it: of one seed in four, two brokers are workers of each machine."""
-    sets: tuple[int, ...]
+    zones: tuple[str, ...] = ()
+    """Of each broker."""
+    wanted: tuple[int, ...] = ()
     """Of each set, how many replicas it wants; 0: as many as the policy says."""
-    faults: tuple[SetsFault, ...]
+    deletions: bool = False
+    """Clients have queues made and deleted, and brokers die between the steps of that."""
+    last_dies: bool = False
+    """In the end, when all is at rest, a broker dies for good; its replicas are to be made up for by others."""
 
-    def describe(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name != "faults")
-        return "\n  ".join([f"plan: {settings}", *[_shown(each) for each in self.faults]])
+    @property
+    def has_faults(self) -> bool:
+        return bool(self.faults) or self.deletions or self.last_dies
 
-
-def _shown(fault: SetsFault) -> str:
-    return f"{fault.at_s:7.3f}s {fault.kind} for={fault.for_s:.2f}s draw={fault.draw}"
+    @property
+    def faults_end_s(self) -> float:
+        return FAULTS_END_S
 
 
 def draw_sets_plan(seed: int) -> SetsPlan:
-    """3 to 7 brokers, and 1 to 20 sets, which take their time: seldom more than eight."""
-    draw = random.Random(f"{seed}/sets plan")
-    brokers, zones = draw.randint(3, 7), draw.randint(1, 4)
-    sets = draw.choice((1, 1, 2, 2, 3, 5, 8)) if draw.random() < FEW_SETS_SHARE else draw.randint(1, 20)
-    count = draw.choice((0, 10, 20, 30, 40))
+    """3 to 6 brokers, 1 to 10 sets of which each wants some replicas, somewhere, and few clients."""
+    draw = random.Random(f"{seed}/many sets plan")
+    brokers, zones = draw.choice((3, 4, 4, 5, 5, 6)), draw.randint(1, 3)
+    count = draw.choice((0, 4, 8, 14, 20))
     kinds = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=count)
-    faults = [_draw_fault(draw, kind) for kind in kinds]
-    wanted = tuple(draw.choice((0, 0, 1, 2, 3)) for _ in range(sets))
-    if draw.random() < NO_CHANNEL_SHARE:
-        some = [_draw_fault(draw, SetsKind.NO_CHANNEL) for _ in range(len(faults) // 5)]
-        faults += [fault._replace(for_s=min(fault.for_s, NO_CHANNEL_MOST_S)) for fault in some]
     return SetsPlan(
         seed,
-        tuple(_place(number, zones, seed % 4 == 3) for number in range(brokers)),
-        wanted,
-        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        brokers,
+        publishers=draw.choice((1, 2, 4)),
+        consumers=draw.choice((1, 3, 5)),
+        shrinking=0,
+        browsers=0,
+        transacting=0,
+        anonymous=0,
+        sessions=0,
+        bereft=0,
+        subscribers=0,
+        forking=0,
+        delay_s=draw.choice((0.0005, 0.003, 0.015)),
+        socket_bytes=1_000_000,
+        publisher_credit=40,
+        most_unsettled=30_000,
+        min_in_sync=1,
+        replicas=(),
+        faults=tuple(sorted([_draw_fault(draw, kind) for kind in kinds], key=lambda fault: fault.at_s)),
+        zones=tuple([f"zone-{number % zones}" for number in range(brokers)]),
+        wanted=tuple([draw.choice((0, 2, 2, 3)) for _ in range(draw.choice((1, 2, 3, 4, 6, 10)))]),
+        deletions=draw.random() < 0.6,
+        last_dies=draw.random() < 0.6,
     )
 
 
-def _place(number: int, zones: int, is_worker: bool) -> str:
-    machine = number // 2
-    return BrokerPlace(f"zone-{machine % zones}", f"m{machine}").text if is_worker else f"zone-{number % zones}"
-
-
-def _draw_fault(draw: random.Random, kind: SetsKind) -> SetsFault:
-    for_s = draw.choice((0.2, 1.0, 3.0, 6.0, 12.0)) * draw.uniform(0.5, 1.5)
-    return SetsFault(kind, round(draw.uniform(1.0, FAULTS_END_S), 3), round(for_s, 3), draw.randrange(1 << 30))
+def _draw_fault(draw: random.Random, kind: SetsKind) -> ProxiesFault:
+    for_s = draw.choice((0.2, 1.0, 3.0, 6.0)) * draw.uniform(0.5, 1.5)
+    if kind is SetsKind.NO_CHANNEL:
+        for_s = min(max(for_s, 3.0), NO_CHANNEL_MOST_S)
+    elif kind is SetsKind.AWAY:
+        for_s = LONG_S
+    return ProxiesFault(kind, round(draw.uniform(1.0, FAULTS_END_S), 3), round(for_s, 3), draw.randrange(1 << 30))

@@ -1,31 +1,31 @@
 """The power goes at a certain write to the store of a resource set: of its broker, or of all of them at once.
 
 Each change of the set's primary is a write of its vote, then one of its record into the log of `default`, then one of
-the generation into its own store: the power goes before, between and after these. Of what the controller had not
-committed when its own power goes some survives, as the seed draws it.
+the generation into its own store: the power goes before, between and after these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from qpid_ha_broker.cluster import messages as ms
-from simulation.node import Node, Violation
-from simulation.node_store import Machine
+from qpid_ha_broker.ha.states import State
+from simulated_disk import SimulatedDisk
+from simulation.brokers_node import BrokerNode
+from simulation.node import Violation
 from simulation.power_cuts import BACK_AFTER_S, Cut
-from simulation.sets_nodes import Members, SimulatedSet
-from simulation.sets_world import LAST_WRITE_S, World
-from simulation.virtual_time import Clock
+from simulation.sets_scenario import SetsScenario, cluster
 
-SET = "orders"
-BROKERS = ("n0", "n1", "n2")
+SET: Final = "orders"
+BROKERS: Final = "n0", "n1", "n2"
 """The first leads `default`; it and the second have replicas of the set."""
-SETTINGS = ms.ControllerSettings(recovery_interval_s=6.0, check_interval_s=4.0)
-DOWN_S = 1.2
-REST_S = 20.0
-SEED = 7
+DOWN_S: Final = 1.2
+SETTINGS: Final = {"ha.failure-recovery-interval": "60s"}
+
+
+MakeDisk = Callable[[Path, Container[str] | None], SimulatedDisk]
 
 
 class Struck(NamedTuple):
@@ -38,108 +38,99 @@ class Struck(NamedTuple):
     """The map had the record of a generation of which its primary, whose power had gone, had nothing in its store."""
 
 
-class CutSet(SimulatedSet):
-    """One whose stores lose their power at a certain write."""
+class CutStores:
+    """The stores of the set at all brokers, one of which may lose its power at a certain write."""
 
-    def __init__(self, world: World, name: str, clocks: dict[str, Clock], cuts: CutMembers) -> None:
-        self._cuts = cuts
-        super().__init__(world, name, clocks)
-
-    def _new_machine(self, broker: str) -> Machine:
-        machine = super()._new_machine(broker)
-        cut = self._cuts.cut
-        if cut is not None and BROKERS[cut.node] == broker:
-            machine.cut_at = cut.operation
-            machine.disk.crash_at(cut.operation)
-        return machine
-
-    def process_ended(self, node: Node, in_order: bool) -> None:
-        if in_order:
-            super().process_ended(node, in_order)
-        self._cuts.strike(node.name)
-
-    def settle_identity(self, broker: str) -> None:
-        """It has a process; after the cut that is the next one."""
-        record, node = self._world.committed_map.sets[SET].record, self.nodes[broker]
-        if self._cuts.has_struck and node.is_up and record.primary == broker:
-            self._cuts.was_between |= node.member.status.generation < record.generation
-        super().settle_identity(broker)
-
-
-class CutMembers(Members):
-    """The members of all sets, and a power cut."""
-
-    def __init__(self, world: World, cut: Cut | None) -> None:
-        super().__init__(world)
-        self.cut = cut
+    def __init__(self, world: SetsScenario, cut: Cut | None) -> None:
+        self._world = world
+        self._cut = cut
         self.has_struck = self.was_between = False
+        self._disks: dict[str, list[SimulatedDisk]] = {name: [] for name in BROKERS}
+        """By broker: one after the other."""
+        for node in world.nodes:
+            make = node.disks.disk
+            setattr(node.disks, "disk", partial(self._disk, node, make))  # noqa: B010 - mypy lets nobody replace it
+            setattr(node, "loses_power", partial(self._strike, node))  # noqa: B010 - the same
 
-    def _set(self, name: str) -> SimulatedSet:
-        if name not in self._sets:
-            self._sets[name] = CutSet(self._world, name, self._clocks, self)
-        return self._sets[name]
+    def _disk(
+        self, node: BrokerNode, make: object, directory: Path, kept: Container[str] | None = None
+    ) -> SimulatedDisk:
+        assert callable(make)
+        disk: SimulatedDisk = make(directory, kept)
+        disks = self._disks[node.name]
+        if directory.name == SET and (not disks or disks[-1] is not disk):
+            before = self._count(node.name)
+            disks.append(disk)
+            cut = self._cut
+            if cut is not None and not self.has_struck and BROKERS[cut.node] == node.name and cut.operation > before:
+                disk.crash_at(cut.operation - before)
+        return disk
 
-    def strike(self, broker: str) -> None:
-        """That broker has no power any more, and perhaps nobody has. Not at once: its set is in the middle of it."""
+    def _count(self, name: str) -> int:
+        return sum(disk.operations for disk in self._disks[name])
+
+    def counts(self) -> list[int]:
+        """By broker: how often something was written."""
+        return list(map(self._count, BROKERS))
+
+    def _strike(self, node: BrokerNode) -> None:
+        """That machine has no power any more, and perhaps none has."""
+        if self.has_struck:
+            return
         self.has_struck = True
-        is_everywhere = self.cut is not None and self.cut.everywhere
-        self._world.after(0.0, lambda: self._cut_power(BROKERS if is_everywhere else (broker,)))
+        is_everywhere = self._cut is not None and self._cut.everywhere
+        for each in self._world.nodes if is_everywhere else (node,):
+            each.kill(is_silent=True)
+            self._world.schedule.after(BACK_AFTER_S, each.start_machine)
+        self._look(node)
 
-    def _cut_power(self, brokers: tuple[str, ...]) -> None:
-        world = self._world
-        for name in brokers:
-            if world.brokers[name].is_up:
-                world.kill(name, has_power=False)
-                world.after(BACK_AFTER_S, partial(_start, world, name))
-        world.after(2 * BACK_AFTER_S, partial(_lead, world))
-
-    def operations(self) -> list[int]:
-        """Of the set's stores at each broker: how often something was written to it."""
-        machines = [self._set(SET).nodes[name].machine for name in BROKERS]
-        return [0 if machine is None else machine.operations_total for machine in machines]
-
-
-def _start(world: World, name: str) -> None:
-    if not world.brokers[name].is_up:
-        world.start(name)
+    def _look(self, node: BrokerNode) -> None:
+        """At what the one whose power has gone knows when it is back."""
+        replica = self._world.replica(SET, node.name)
+        entry = self._world.controllers.map.sets.get(SET)
+        if not replica.is_up:
+            self._world.schedule.after(0.001, partial(self._look, node))
+        elif entry is not None and entry.record.primary == node.name:
+            self.was_between |= replica.member.status.generation < entry.record.generation
 
 
-def _lead(world: World) -> None:
-    up = [name for name, broker in world.brokers.items() if broker.is_up]
-    if not world.leader and up:
-        world.lead(up[0])
-
-
-def play(cut: Cut | None) -> CutMembers:
+def play(cut: Cut | None) -> CutStores:
     """A set is made; its primary dies; the next one hands over. Raises Violation."""
-    made: list[CutMembers] = []
+    with cluster(("",) * 3, SETTINGS, begins=False) as world:
+        stores = CutStores(world, cut)
+        world.begin()
+        create = {"action": "create", "name": SET, "replicas": list(BROKERS[:2]), "preferred": "n1", "min_replicas": 2}
+        world.ask("sets", create)
+        world.let_go_by(1.0)
+        world.publish_later(SET)
+        world.let_go_by(1.5)
+        if world.node("n1").is_up:
+            world.node("n1").kill(is_silent=False)
+            world.schedule.after(DOWN_S, world.node("n1").start_machine)
+        world.let_go_by(2.5)
+        world.ask_anybody("sets", {"action": "transfer", "name": SET, "to": "n1"})
+        world.let_go_by(1.5)
+        for client in world.clients:
+            client.stop()
+        world.run_until(partial(is_whole, world), 40.0)
+        world.settle()
+        world.let_go_by(1.0)
+        world.check_confirmed(SET)
+        return stores
 
-    def members(world: World) -> CutMembers:
-        made.append(CutMembers(world, cut))
-        return made[0]
 
-    world = World(SEED, dict.fromkeys(BROKERS, ""), members, SETTINGS)
-    world.lead("n0")
-    world.run(0.5)
-    world.ask(ms.CreateSet(SET, BROKERS[:2], "n1", 2))
-    world.run(1.5)
-    if world.brokers["n1"].is_up:
-        world.kill("n1")
-        world.after(DOWN_S, partial(_start, world, "n1"))
-    world.run(2.5)
-    world.ask(ms.TransferPrimary(SET, "n1"))
-    world.run(1.0)
-    world.members.stop_clients()
-    world.run_until(lambda: is_whole(world), REST_S)
-    world.run(LAST_WRITE_S)
-    world.check_at_rest()
-    return made[0]
-
-
-def is_whole(world: World) -> bool:
+def is_whole(world: SetsScenario) -> bool:
     """Somebody leads the set, and both replicas are in sync."""
-    entry = world.committed_map.sets[SET]
-    return world.members.leaders(SET) == [entry.record.primary] and set(BROKERS[:2]) <= set(entry.record.members)
+    entry = world.controllers.map.sets.get(SET)
+    if entry is None:
+        world.ask_anybody("sets", {"action": "create", "name": SET, "replicas": list(BROKERS[:2]), "min_replicas": 2})
+        world.let_go_by(1.0)
+        return False
+    states = [world.replica(SET, name) for name in BROKERS[:2]]
+    ready = {State.PRIMARY, State.READY}
+    return all(each.is_up and each.member.status.state in ready for each in states) and set(BROKERS[:2]) <= set(
+        entry.record.members
+    )
 
 
 def cuts_of(counts: list[int], step: int) -> Iterator[Cut]:
@@ -152,7 +143,7 @@ def cuts_of(counts: list[int], step: int) -> Iterator[Cut]:
 def struck(cut: Cut) -> Struck:
     """The run with `cut`."""
     try:
-        members = play(cut)
+        stores = play(cut)
     except Violation as violation:
         return Struck(cut, str(violation), False)
-    return Struck(cut, "" if members.has_struck else "the power was not cut", members.was_between)
+    return Struck(cut, "" if stores.has_struck else "the power was not cut", stores.was_between)

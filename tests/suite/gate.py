@@ -43,7 +43,7 @@ _SIMULATION: Final = "tests/simulation/test_"
 CHOSEN: Final[dict[str, tuple[str, ...]]] = {
     "simulated clusters": (
         f"{_SIMULATION}simulation.py",
-        f"{_SIMULATION}sets.py::test_forty_clusters_of_many_sets_keep_their_promises",
+        f"{_SIMULATION}sets.py::test_clusters_of_many_sets_keep_their_promises",
         f"{_SIMULATION}agents.py::test_clusters_with_agents_keep_their_promises",
         f"{_SIMULATION}proxies.py::test_clusters_of_proxies_keep_their_promises",
         f"{_SIMULATION}groups.py::test_groups_keep_their_promises",
