@@ -13,6 +13,7 @@ from typing import Final
 
 from simulation.brokers_coordinator import Leases
 from simulation.brokers_node import BrokerNode
+from simulation.proxies_operator import OperatorOnCall
 from simulation.proxies_plan import ProxiesFault, ProxiesPlan
 from simulation.proxies_sets import DefaultSet, PlacedSet
 from simulation.proxies_trouble import ProxiesTrouble
@@ -51,16 +52,17 @@ class SetsTrouble(ProxiesTrouble):
         default: DefaultSet,
         sets: Sequence[PlacedSet],
         leases: Leases,
+        operator: OperatorOnCall,
         controllers: ControllersWatch,
         all_sets: Callable[[], list[PlacedSet]],
-        operator: ClusterOperator,
+        requests: ClusterOperator,
     ) -> None:
         """`all_sets`: also those that operators and clients have made."""
-        super().__init__(schedule, streams, nodes, default, sets, leases)
+        super().__init__(schedule, streams, nodes, default, sets, leases, operator)
         self._controllers = controllers
         self._map = controllers.map
         self._all_sets = all_sets
-        self._operator = operator
+        self._requests = requests
         self._delay_s = streams.delay_s
         self._no_channel: dict[str, int] = {}
         """Brokers that can make no channel to the controller, and how many faults say so."""
@@ -217,8 +219,8 @@ class SetsTrouble(ProxiesTrouble):
 
     def _make_again(self, fault: ProxiesFault, draw: random.Random) -> None:
         name = f"more-{draw.randint(1, MORE)}"
-        self._operator.ask(draw, "sets", {"action": "delete", "name": name})
-        make = partial(self._operator.ask, draw, "sets", {"action": "create", "name": name})
+        self._requests.ask(draw, "sets", {"action": "delete", "name": name})
+        make = partial(self._requests.ask, draw, "sets", {"action": "create", "name": name})
         self._schedule.after(fault.for_s / 2, make)
         self._schedule.after(2.0 + fault.for_s / 2, make)  # unless it is there
 
@@ -245,7 +247,7 @@ class SetsTrouble(ProxiesTrouble):
             ("sets", {"action": "delete", "name": pick(others)}),
         ]
         method, params = pick(requests)
-        self._operator.ask(draw, method, params)
+        self._requests.ask(draw, method, params)
 
 
 class ClusterOperator:

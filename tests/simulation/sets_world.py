@@ -99,7 +99,7 @@ class SetsWorld(ProxiesWorld):
         self.queues = QueueLedger(self.controllers.map)
         self._has_deletions, self._last_dies = plan.deletions, plan.last_dies
         self._traffic: QueueTraffic | None = None
-        self._operator = ClusterOperator(self.nodes)
+        self._requests = ClusterOperator(self.nodes)
         self._others: dict[str, PlacedSet] = {}
         """Sets without clients of ours, by name."""
         for number, wanted in enumerate(plan.wanted, 1):
@@ -114,9 +114,10 @@ class SetsWorld(ProxiesWorld):
             self.default,
             self.sets,
             self.leases,
+            self.operator,
             self.controllers,
             lambda: [*self.sets, *self._others.values()],
-            self._operator,
+            self._requests,
         )
 
     def _values(self, index: int, directory: Path) -> dict[str, Any]:
@@ -148,7 +149,7 @@ class SetsWorld(ProxiesWorld):
             if isinstance(client, PublishingClient):
                 client.is_durable = True
         if self._has_deletions:
-            self._traffic = QueueTraffic(self.schedule, self.streams, self.trouble, self._operator, self.plan)
+            self._traffic = QueueTraffic(self.schedule, self.streams, self.trouble, self._requests, self.plan)
         return clients
 
     def _led_at(self, node: BrokerNode) -> list[str]:
