@@ -138,8 +138,9 @@ class PlacedSet:
         return ""
 
     def why_replicas_differ(self) -> str:
-        """From that of the first broker; empty: they hold the same."""
-        first, *others = self.nodes
+        """From that of the first broker, of those that are in sync; empty: they hold the same."""
+        in_sync = State.PRIMARY, State.READY
+        first, *others = [node for node in self.nodes if node.is_up and node.member.status.state in in_sync]
         picture = replica_picture(first.member, first.resources)
         for node in others:
             if difference := first_difference(picture, replica_picture(node.member, node.resources)):
