@@ -122,7 +122,12 @@ _FORWARDING_WEIGHTS: Final = {
 }
 
 
+_DISKS_WEIGHTS: Final = {ProxiesKind.DISK_SLOW: 2, ProxiesKind.DISK_FULL: 1}
 _DAMAGE: Final = ProxiesKind.DISK_CUT_SHORT, ProxiesKind.DISKS_PUT_BACK, ProxiesKind.DISK_LOST
+OF_AGENTS_ALONE: Final = frozenset(
+    (*_DISKS_WEIGHTS, *_DAMAGE, ProxiesKind.RECORD_LOST, ProxiesKind.PRIMARY_ALONE),
+)
+"""Clusters of proxies have none of these."""
 _STORES_ALONE: Final = frozenset((ProxiesKind.PRIMARY_ALONE, *_DAMAGE))
 """After these there is what disks have, and no more."""
 _RECORD_FAULTS: Final = (
@@ -135,7 +140,6 @@ _RECORD_FAULTS: Final = (
     (ProxiesKind.PRIMARY_ALONE, ProxiesKind.RECORD_LOST),
 )
 """In a run."""
-_DISKS_WEIGHTS: Final = {ProxiesKind.DISK_SLOW: 2, ProxiesKind.DISK_FULL: 1}
 
 
 class ProxiesFault(NamedTuple):

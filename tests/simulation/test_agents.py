@@ -12,7 +12,7 @@ from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.runner import REQUEST_TIMEOUT_S, Runner
 from qpid_ha_broker.ha.states import State
 from simulation.planted import found_by
-from simulation.proxies_plan import FIRST_WITH_AGENTS, ProxiesKind, draw_agents_plan, draw_proxies_plan
+from simulation.proxies_plan import FIRST_WITH_AGENTS, OF_AGENTS_ALONE, ProxiesKind, draw_agents_plan, draw_proxies_plan
 from simulation.proxies_world import run_proxies
 
 SEEDS = (0, 1, 4, 6, 7, 9, 10, 11)
@@ -44,13 +44,7 @@ def test_agents_are_struck_by_all_that_is_theirs_and_beside_proxies_too() -> Non
         ProxiesKind.COORDINATOR_CUT,
         ProxiesKind.OPERATOR,
         ProxiesKind.AGENTS_PAUSE,
-        ProxiesKind.DISK_SLOW,
-        ProxiesKind.DISK_FULL,
-        ProxiesKind.DISK_LOST,
-        ProxiesKind.DISK_CUT_SHORT,
-        ProxiesKind.DISKS_PUT_BACK,
-        ProxiesKind.RECORD_LOST,
-        ProxiesKind.PRIMARY_ALONE,
+        *OF_AGENTS_ALONE,
     }
     of_proxies = [draw_proxies_plan(seed).has_agents for seed in range(FIRST_WITH_AGENTS + 200)]
     assert not any(of_proxies[:FIRST_WITH_AGENTS])
