@@ -484,11 +484,15 @@ def _check_consumer(node: BrokerNode, link: RelayedConsumer) -> None:
         raise Violation(f"{node.name} has asked for {asked} messages, and its client has credit for {wanted}")
 
 
-def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
+def run_proxies(
+    plan: ProxiesPlan,
+    with_trace: bool = False,
+    make_world: Callable[[ProxiesPlan, bool, Path], ProxiesWorld] = ProxiesWorld,
+) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
     directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
     try:
-        world = ProxiesWorld(plan, with_trace, directory)
+        world = make_world(plan, with_trace, directory)
         with world.surroundings.installed():
             problem = problem_of(world.run, world.trace)
             outcome = _outcome_of(world, problem)
