@@ -1,4 +1,5 @@
-"""What bounds the memory of a member of a group when its transport takes nothing, or others are slow."""
+"""What bounds the memory of a member of a group when its transport takes nothing, or others are slow; and what a link
+that comes from another member may have."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from typing import Any
 import proton
 
 from lone_group_member import LoneGroupMember
-from paired_engines import PairedClient
+from paired_engines import BROKER, PairedClient
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
+from qpid_ha_broker.amqp.wire.relay import RELAY_CAPABILITY, RelayRequest, read_answer
 from qpid_ha_broker.model.sets.grouped import GATHERED_BYTES
 
 BODY = "x" * 1000
@@ -66,3 +68,51 @@ def test_a_drain_is_over_once_the_broker_hands_out_from_the_queue_and_its_messag
 
     assert [message.body for _, message in client.received(receiver)] == ["there"]
     assert receiver.credit == 0
+
+
+def reclaimed(broker: LoneGroupMember, held: tuple[int, ...]) -> tuple[int, ...]:
+    """What a broker may have again whose client has had `held` at another member."""
+    relayer = PairedClient(broker, BROKER, (RELAY_CAPABILITY,))
+    link = relayer.session.receiver(f"far {held}")
+    link.source.address = "q"
+    _, begun = broker.hosted.resources.replicated.state.generations[0]
+    link.properties = RelayRequest(("relayer",), "client", generation=begun.generation, held=held).properties()
+    relayer.attach(link)
+    broker.go_on()
+    return read_answer(link.remote_properties).held
+
+
+def test_what_a_client_had_at_another_member_stays_its_own_only_where_the_member_hands_out_from_the_queue() -> None:
+    """Seed 0 of clusters with a group that parts: its member gave the message to somebody else, and what the client
+    accepted here, and was told to count, did not."""
+    broker = LoneGroupMember()
+    client = broker.connect()
+    sender = client.sender("q")
+    broker.go_on()
+    client.send_all(sender, proton.Message("one"), proton.Message("two"))
+    broker.go_on()
+    ids = tuple([entry.id for entry in broker.hosted.resources.catalog.queues["q"].messages])
+
+    assert reclaimed(broker, ids) == ()
+    assert [entry.holder for entry in broker.hosted.resources.catalog.queues["q"].messages] == [None, None]
+
+    receiver = client.receiver("q", credit=1)
+    broker.go_on()
+    assert [message.body for _, message in client.received(receiver)] == ["one"]
+    assert reclaimed(broker, ids) == ids[1:]
+
+
+def test_what_a_client_had_at_another_member_stays_its_own_when_another_one_has_left_meanwhile() -> None:
+    broker = LoneGroupMember()
+    client = broker.connect()
+    sender = client.sender("q")
+    client.receiver("q", credit=1)
+    broker.go_on()
+    generations = broker.hosted.resources.replicated.state.generations
+    _, begun = generations[-1]
+    generations.append((broker.hosted.resources.replicated.log.last_lsn, begun._replace(generation=begun.generation + 1)))
+    client.send_all(sender, proton.Message("one"), proton.Message("two"))
+    broker.go_on()
+    ids = tuple([entry.id for entry in broker.hosted.resources.catalog.queues["q"].messages])
+
+    assert reclaimed(broker, ids) == ids[1:]

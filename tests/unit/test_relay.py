@@ -108,3 +108,11 @@ def test_ids_of_what_was_written_after_the_generation_that_handed_them_out_mean_
     assert same_ids(ids, 2, [(1, 1), (2, 8), (3, 11)]) == [5, 10]
     assert same_ids(ids, 2, [(1, 1), (3, 11), (4, 30)]) == [5, 10]
     assert same_ids(ids, 2, [(1, 1), (4, 4)]) == []
+
+
+def test_ids_of_a_group_mean_the_same_over_generations_that_follow_one_another() -> None:
+    """Links outlive them there: seed 21 of clusters with a group, in which what a session had accepted came again."""
+    ids = (5, 10, 11, 20)
+    assert same_ids(ids, 2, [(1, 1), (2, 8), (3, 11), (4, 15)], links_outlive=True) == [5, 10, 11, 20]
+    assert same_ids(ids, 2, [(2, 8), (3, 11), (5, 15)], links_outlive=True) == [5, 10], "4 may be of another copy"
+    assert same_ids(ids, 2, [(1, 1), (4, 11)], links_outlive=True) == [5, 10]

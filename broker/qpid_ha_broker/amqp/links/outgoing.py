@@ -116,10 +116,14 @@ class OutgoingLink(PacedConsumer, EachDisposition):
     def _reclaim(self, relay: RelayRequest) -> RelayAnswer:
         """Let the client of another broker go on having what it has, unless somebody else got it meanwhile.
 
-        Of each such message a delivery without content is sent first, about which the client's answer can come.
+        Of each such message a delivery without content is sent first, about which the client's answer can come. Where
+        this broker does not hand out from the queue, as in a group that another member does, whose they are is not for
+        it to say: they may be somebody else's already, and what the client said here would count for nothing.
         """
         newest, ids = self._known(relay, relay.held)
-        if self.browsing or self.queue.log is not self.hosted.resources.replicated.log:
+        resources = self.hosted.resources
+        is_ours = self.queue.log is resources.replicated.log and resources.sets.hands_out(self.queue)
+        if self.browsing or not is_ours:
             return RelayAnswer(newest, (), self.queue.name)
         found = [entry for entry in self.queue.messages.find_all(ids) if _is_free(entry)]
         for entry in found:
@@ -130,8 +134,11 @@ class OutgoingLink(PacedConsumer, EachDisposition):
 
     def _known(self, relay: RelayRequest, ids: Iterable[int]) -> tuple[int, list[int]]:
         """The generation of the set, and those of `ids` that mean the same messages here."""
-        generations = [(started.generation, lsn) for lsn, started in self.hosted.resources.replicated.state.generations]
-        return generations[-1][0] if generations else 0, same_ids(ids, relay.generation, generations)
+        resources = self.hosted.resources
+        generations = [(started.generation, lsn) for lsn, started in resources.replicated.state.generations]
+        is_group = resources.replication.counts_later
+        known = same_ids(ids, relay.generation, generations, links_outlive=is_group)
+        return generations[-1][0] if generations else 0, known
 
     def _send_without_content(self, entries: list[Entry]) -> None:
         """Of what the client of another broker has."""

@@ -237,13 +237,23 @@ def check_path(request: RelayRequest, own: str) -> None:
         raise AmqpError(NOT_ALLOWED, text)
 
 
-def same_ids(ids: Iterable[int], handed_out_in: int, generations: Iterable[tuple[int, int]]) -> list[int]:
+def same_ids(
+    ids: Iterable[int], handed_out_in: int, generations: Sequence[tuple[int, int]], *, links_outlive: bool = False
+) -> list[int]:
     """Of `ids` those that mean the same messages here, where each of `generations` began at an LSN.
 
     A message that a primary hands out may be lost with it, and its id is then given to another one. Two logs agree on
     all that lies before the first generation that is newer than the one in which the id was handed out.
+
+    `links_outlive`: a generation ends no link, as in a group, where each change of who is in sync begins one. What is
+    handed out there all have whom the next record may name; and an operator who has the group go on with an older copy
+    begins a generation that does not follow the last one of that. So while each of the newer ones follows the one
+    before it, `handed_out_in` is just the first one of the link, and all ids mean the same.
     """
     newer = [first_lsn for generation, first_lsn in generations if generation > handed_out_in]
+    numbers = {handed_out_in, *[generation for generation, _ in generations]}
+    if links_outlive and all(number - 1 in numbers for number in numbers if number > handed_out_in):
+        return list(ids)
     end = min(newer, default=1 << 64)
     return [message_id for message_id in ids if message_id < end]
 
