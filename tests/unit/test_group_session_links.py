@@ -9,9 +9,10 @@ import pytest
 
 from lone_group_member import LoneGroupMember
 from paired_engines import PairedClient
+from qpid_ha_broker.amqp.wire.conditions import LINK_REDIRECT, AmqpError
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.queues.sequence import SessionOwner
-from session_clients import consume, held, open_session
+from session_clients import consume, held, open_session, publish
 
 FORCED = "amqp:connection:forced"
 
@@ -124,6 +125,58 @@ def test_a_link_that_is_closed_while_more_is_on_its_way_to_it_gives_all_of_it_ba
     broker.is_stalled = False
     broker.go_on()
     assert bodies_held(broker) == 0
+
+
+def test_a_link_that_is_attached_anew_gets_all_that_it_is_told_of_though_more_was_on_its_way_to_the_one_before(
+    broker: LoneGroupMember,
+) -> None:
+    """Seed 52 of clusters with a group: it came to another session, too."""
+    client = open_session(broker)
+    link = attach(broker, client, 1)
+    broker.is_stalled = True
+    link.flow(1)
+    broker.go_on()
+    link.close()
+    broker.go_on()
+    again = consume(client, "q", 10)
+    broker.go_on()
+    broker.is_stalled = False
+    broker.go_on()
+
+    received = client.received(again)
+    assert sorted(message.body for _, message in received) == [1, 2, 3]
+    assert [message.first_acquirer for _, message in received].count(False) >= (held(again) or 0)
+    for delivery, _ in received:
+        delivery.update(proton.Delivery.ACCEPTED)
+    broker.go_on()
+    assert (condition(again), [delivery.settled for delivery, _ in received]) == (None, [True] * 3)
+    assert broker.hosted.resources.catalog.queues["q"].messages.count == 0
+
+
+def test_a_link_that_waited_for_what_the_others_went_on_without_is_attached_when_its_client_comes_again(
+    broker: LoneGroupMember,
+) -> None:
+    """Seed 52 of clusters with a group: it waited for ever."""
+    client, other = open_session(broker), broker.connect()
+    sender = other.sender("q")
+    broker.go_on()
+    broker.is_stalled = True
+    other.send(sender, proton.Message(4))
+    broker.go_on()
+    link = publish(client, "q")
+    broker.go_on()
+    assert not link.state & proton.Endpoint.REMOTE_ACTIVE, "it waits"
+    broker.replication.left_behind("the others have gone on")
+    broker.hosted.end_links(AmqpError(LINK_REDIRECT, "the others have gone on"), browsers=False)
+    broker.is_stalled = False
+    broker.go_on()
+    assert condition(link) == LINK_REDIRECT
+    link.close()
+    broker.go_on()
+
+    again = publish(client, "q")
+    broker.go_on()
+    assert (condition(again), again.remote_target.address, again.credit > 0) == (None, "q", True)
 
 
 def test_what_was_accepted_on_the_link_before_counts_before_what_is_held_is_told(broker: LoneGroupMember) -> None:

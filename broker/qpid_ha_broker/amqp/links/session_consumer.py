@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Final
 
 import proton
@@ -130,8 +131,10 @@ class SessionConsumer(OutgoingLink):
         return self._has_room and self._sender.credit > 0
 
     def _is_held(self, entry: Entry) -> bool:
-        """Whether it still is: its queue may have been deleted, or an operator may have ended the session."""
-        return entry.body is not None and entry.id in self.queue.held
+        """Whether it still is: its queue may have been deleted, an operator may have ended the session, or it went back
+        and another session has it."""
+        link = self.queue.held.get(entry.id)
+        return entry.body is not None and link is not None and link.owner == self._owner_of_held
 
     def finish_drain(self) -> bool:
         if self._again and self._sender.credit > 0 and self not in self._window.waiting_for_answers:
@@ -153,12 +156,14 @@ class SessionConsumer(OutgoingLink):
     def _take_back(self, entries: list[Entry]) -> None:
         """They stay the session's, on its next link. Where its client has closed this one, what counted went back with
         that, and what the session holds on a link of that name by now is a later one's. In a group they may count only
-        since then: they go back now."""
+        since then: they go back now, unless there is a later one here, or will be soon, which is given them first."""
         resources = self.hosted.resources
         held = resources.catalog.holdings.find(*self._owner_of_held, self.queue)
         if self.was_closed and held is not None and resources.replication.counts_later:
-            ids = {entry.id for entry in entries}
-            give_back_held(resources, held, self._part.epoch, failed=False, ids=ids)
+            ids, links = {entry.id for entry in entries}, self._container.sessions.links
+            has_later = partial(links.has_consumer, self._owner_of_held, self.hosted.name)
+            if not has_later():
+                give_back_held(resources, held, self._part.epoch, failed=False, ids=ids, is_kept=has_later)
 
     def _send(self, entries: list[Entry], bodies: list[bytes]) -> None:
         sections, is_relayed, now_ms = self._container.sections, self._relay is not None, self.hosted.now_ms

@@ -17,7 +17,7 @@ from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits, NodeWait
 from qpid_ha_broker.amqp.wire.conditions import CONNECTION_FORCED, LINK_STOLEN, AmqpError
-from qpid_ha_broker.model.errors import InUse
+from qpid_ha_broker.model.errors import InUse, NotPrimary
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import SessionOwner
@@ -106,6 +106,8 @@ class SessionLinks:
         """
         resources, key = hosted.resources, (part, hosted.name, queue is not None)
         token = self._tokens.pop(key, None)
+        if token is not None and isinstance(token.failure, NotPrimary):
+            token = None  # of an attach before, which the group has gone on without
         if token is None or (queue is not None and not resources.replication.has_link(queue, part.owner)):
             if queue is not None and resources.replication.counts_later:
                 self._end_older((part.owner, hosted.name, True), part, connection)
@@ -145,7 +147,14 @@ class SessionLinks:
         if key is None:
             return False
         del self._attached[key]
-        return not any((part.owner, name, consumes) == key for part, name, consumes in self._tokens)
+        return not self._is_used(key)
+
+    def has_consumer(self, owner: SessionOwner, set_name: str) -> bool:
+        """Whether a consumer's link of that name is attached to a queue of that set, or will be soon."""
+        return self._is_used((owner, set_name, True))
+
+    def _is_used(self, key: _Key) -> bool:
+        return key in self._attached or any((part.owner, name, consumes) == key for part, name, consumes in self._tokens)
 
     # --- what becomes of sessions
 
@@ -168,7 +177,8 @@ class SessionLinks:
         if self._seen == registry.changes_total:
             return
         self._seen = registry.changes_total
-        self._tokens = {key: token for key, token in self._tokens.items() if not token.is_committed}
+        tokens = self._tokens.items()
+        self._tokens = {key: token for key, token in tokens if not (token.is_committed or token.failure)}
         for part, endpoint, _ in list(self._attached.values()):
             if endpoint in self._keys:
                 try:

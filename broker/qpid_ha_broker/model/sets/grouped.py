@@ -103,13 +103,18 @@ class SessionUnit(Unit):
 
 
 class _AllBefore:
-    """What to wait for so that nothing is on its way any more: whether the last of it counted does not matter."""
+    """What to wait for so that nothing is on its way any more: whether the last of it counted does not matter. Where
+    the group has gone on without this member nobody here will ever know: it fails."""
 
     __slots__ = ("_newest",)
-    failure = None
 
     def __init__(self, newest: Unit) -> None:
         self._newest = newest
+
+    @property
+    def failure(self) -> ModelError | None:
+        """As `Commitment.failure`."""
+        return self._newest.failure if self._newest.lsn == ev.EVERYTHING else None
 
     @property
     def is_committed(self) -> bool:
@@ -285,7 +290,7 @@ class Grouped(HotStandby):
         """As `HotStandby.leave_link`."""
         self.link_ended(queue.id, link)
 
-    def when_answering(self, queue: Queue, link: SessionOwner, epoch: int, give_back: Callable[[], None]) -> None:
+    def when_answering(self, queue: Queue, link: SessionOwner, epoch: int, give_back: Callable[[], bool]) -> None:
         """As `HotStandby.when_answering`: what is held goes back once nobody else may say anything of it. Until then
         nothing is asked twice."""
         key = queue, link
@@ -294,8 +299,7 @@ class Grouped(HotStandby):
 
         def answering() -> None:
             self._taking.discard(key)
-            if not queue.deleted and self.has_link(queue, link):
-                give_back()
+            if not queue.deleted and self.has_link(queue, link) and give_back():
                 self.leave_link(queue, link)
 
         self._taking.add(key)

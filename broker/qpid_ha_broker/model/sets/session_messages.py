@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from itertools import compress
 from operator import not_
@@ -36,16 +37,25 @@ def release_held(resources: Resources, link: SessionLink, failed: bool, *, ids: 
 
 
 def give_back_held(
-    resources: Resources, link: SessionLink, epoch: int, failed: bool, *, ids: AbstractSet[int] | None = None
+    resources: Resources,
+    link: SessionLink,
+    epoch: int,
+    failed: bool,
+    *,
+    ids: AbstractSet[int] | None = None,
+    is_kept: Callable[[], bool] | None = None,
 ) -> None:
     """`release_held`, wherever the link was attached: as soon as what it holds is answered here. `epoch`: of the
-    connection of the session for which that is done."""
+    connection of the session for which that is done. `is_kept`: whether it is not to go back any more by then."""
     queue, owner = link.queue, link.owner
 
-    def give_back() -> None:
+    def give_back() -> bool:
+        if is_kept is not None and is_kept():
+            return False
         there = resources.catalog.holdings.find(*owner, queue)
         if there is not None:
             release_held(resources, there, failed, ids=ids)
+        return True
 
     resources.replication.when_answering(queue, owner, epoch, give_back)
 

@@ -154,9 +154,9 @@ class HotStandby:
     def leave_link(self, queue: Queue, link: SessionOwner) -> None:
         """The link has ended here."""
 
-    def when_answering(self, queue: Queue, link: SessionOwner, epoch: int, give_back: Callable[[], None]) -> None:
+    def when_answering(self, queue: Queue, link: SessionOwner, epoch: int, give_back: Callable[[], bool]) -> None:
         """Have `give_back` called when what is held on that link is answered here; for good, with EVERYTHING as the
-        epoch. It is not where a later connection has the session."""
+        epoch. It is not where a later connection has the session. It returns False where the link stays in use here."""
         give_back()
 
     def deletes_unused(self, queue: Queue) -> bool:
