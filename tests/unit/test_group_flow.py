@@ -110,7 +110,8 @@ def test_what_a_client_had_at_another_member_stays_its_own_when_another_one_has_
     broker.go_on()
     generations = broker.hosted.resources.replicated.state.generations
     _, begun = generations[-1]
-    generations.append((broker.hosted.resources.replicated.log.last_lsn, begun._replace(generation=begun.generation + 1)))
+    last_lsn = broker.hosted.resources.replicated.log.last_lsn
+    generations.append((last_lsn, begun._replace(generation=begun.generation + 1)))
     client.send_all(sender, proton.Message("one"), proton.Message("two"))
     broker.go_on()
     ids = tuple([entry.id for entry in broker.hosted.resources.catalog.queues["q"].messages])
