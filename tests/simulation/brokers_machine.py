@@ -201,6 +201,10 @@ class MachineDisks:
         for directory, disk in self._disks.items():
             self._disks[directory] = disk.after_kill() if has_power else disk.after_power_cut()
 
+    def lose_all(self) -> None:
+        """They are replaced by empty ones."""
+        self._disks.clear()
+
     def flush_s(self) -> float:
         """How long the next write and its sync take."""
         return self._draw.uniform(*FLUSH_S) + self.slow_s * self._draw.random()

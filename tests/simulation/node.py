@@ -18,10 +18,10 @@ from qpid_ha_broker.ha.replica import Restored
 from qpid_ha_broker.ha.roles import Candidate, Following
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
-from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.logs.log import CommitToken
 from qpid_ha_broker.model.message_reader import NoReader
 from qpid_ha_broker.model.queues.dispatcher import Consumer
+from qpid_ha_broker.model.queues.lead_proof import LeadProof
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.store.clock_mark import MachineTime

@@ -59,6 +59,25 @@ class ProxiesKind(StrEnum):
     COORDINATOR_CUT = "coordinator cut"
     OPERATOR = "operator"
     AGENTS_PAUSE = "agents pause"
+    # With a group:
+    MEMBER_CRASHES = "member crashes"
+    MEMBERS_CRASH = "members crash"
+    """Several at once, perhaps all."""
+    MEMBER_PAUSED = "member paused"
+    """The process is stopped. What carries the group's order lives on."""
+    ORDER_SPLIT = "order split"
+    """Members fall into parts, each of which is a view of its own."""
+    ORDER_SLOW = "order slow"
+    """A member takes long for what is delivered to it."""
+    ORDER_LATE = "order late"
+    """What is sent comes to a member later than to others."""
+    ORDER_CONGESTED = "order congested"
+    """What a member sends waits."""
+    ORDER_LOST = "order lost"
+    """The daemon of a member's machine ends, and its broker does not."""
+    DISK_SLOW = "disk slow"
+    DISK_LOST = "disk lost"
+    """A member comes back with nothing, where others hold all that it did."""
 
 
 _WEIGHTS: Final = {
@@ -97,15 +116,6 @@ _ONE_SET_WEIGHTS: Final = {
     ProxiesKind.PAUSE_PRIMARY: 4,
     ProxiesKind.MOVE: 4,
 }
-_GROUPS_WEIGHTS: Final = {
-    ProxiesKind.CLIENT_CUT: 4,
-    ProxiesKind.CLIENT_SLEEPS: 2,
-    ProxiesKind.ONE_WAY: 3,
-    ProxiesKind.CRASH_PRIMARY: 5,
-    ProxiesKind.PAUSE_PRIMARY: 3,
-    ProxiesKind.SPLIT: 3,
-}
-"""Of the network, what carries the group's order."""
 _FORWARDING_WEIGHTS: Final = {
     ProxiesKind.PROXY_CUT: 2,
     ProxiesKind.BLOCK: 2,
@@ -178,8 +188,6 @@ class ProxiesPlan:
     """`qpid-ha-agent run` promotes, and starts brokers; else a driver of the tests does."""
     relays: bool = True
     """Brokers are proxies; else clients find whoever leads."""
-    is_group: bool = False
-    """Clients use the queues of a group alone, whose brokers are the first of `replicas`."""
 
     @property
     def has_faults(self) -> bool:
@@ -256,24 +264,6 @@ def draw_split_plan(seed: int) -> ProxiesPlan:
         min_in_sync=1,
         replicas=(),
         faults=faults,
-    )
-
-
-def draw_groups_plan(seed: int) -> ProxiesPlan:
-    """3 or 4 brokers, 3 of them a group whose queue all clients use, at each of them; now and then all lose power."""
-    draw = random.Random(f"{seed}/groups plan")
-    brokers = draw.choice((3, 3, 4))
-    kinds = draw.choices(list(_GROUPS_WEIGHTS), list(_GROUPS_WEIGHTS.values()), k=draw.choice((2, 5, 8)))
-    faults = [_draw_fault(draw, kind) for kind in kinds]
-    return replace(
-        draw_split_plan(seed),
-        brokers=brokers,
-        publishers=draw.choice((2, 4)),
-        consumers=draw.choice((2, 4, 5)),
-        replicas=((0, 1, 2),),
-        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
-        power_cuts=_draw_power_cuts(seed, brokers),
-        is_group=True,
     )
 
 

@@ -173,8 +173,12 @@ class ProxiesWorld:
         return Clock(self.schedule, 1.0 + draw.uniform(-DRIFT, DRIFT), draw.uniform(1.0, 1e6))
 
     def _broker_settings(self, index: int, directory: Path) -> BrokerSettings:
+        return BrokerSettings.from_values(self._values(index, directory))
+
+    def _values(self, index: int, directory: Path) -> dict[str, Any]:
+        """Of the settings of that broker, by their keys."""
         addresses = [f"amqp://{host_of(number)}:{PORT}" for number in range(self.plan.brokers)]
-        own: dict[str, Any] = {
+        return {
             "name": f"n{index}",
             "listen": addresses[index],
             "data-dir": str(directory),
@@ -197,7 +201,6 @@ class ProxiesWorld:
             "ha.min-in-sync": min(self.plan.min_in_sync, self.plan.brokers - 1),
             "link-heartbeat-interval": "450ms",
         }
-        return BrokerSettings.from_values(own)
 
     def _other_set(self, number: int, replicas: tuple[int, ...]) -> PlacedSet:
         name = f"set-{number}"
@@ -226,7 +229,7 @@ class ProxiesWorld:
         for letter, kind, count in kinds:
             for number in range(count):
                 placed, queue = self._pick(queues)
-                clients.append(kind(self, f"{letter}{number}", self._draw(f"{letter}{number}"), placed.ledger, queue))
+                clients.append(self._make_client(kind, f"{letter}{number}", placed, queue))
         for client in clients:
             if isinstance(client, BrowsingClient):
                 client.drains = plan.most_unsettled > 1000
@@ -255,6 +258,9 @@ class ProxiesWorld:
             if isinstance(client, PublishingClient):
                 client.is_durable = True
         return clients
+
+    def _make_client(self, kind: type[LinkClient], name: str, placed: PlacedSet, queue: str) -> LinkClient:
+        return kind(self, name, self._draw(name), placed.ledger, queue)
 
     # --- power
 
@@ -484,15 +490,16 @@ def _check_consumer(node: BrokerNode, link: RelayedConsumer) -> None:
         raise Violation(f"{node.name} has asked for {asked} messages, and its client has credit for {wanted}")
 
 
-def run_proxies(
-    plan: ProxiesPlan,
-    with_trace: bool = False,
-    make_world: Callable[[ProxiesPlan, bool, Path], ProxiesWorld] = ProxiesWorld,
-) -> ProxiesOutcome:
+def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
+    return run_world(partial(ProxiesWorld, plan, with_trace))
+
+
+def run_world(make_world: Callable[[Path], ProxiesWorld]) -> ProxiesOutcome:
+    """The whole run of a world that is made in an empty directory."""
     directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
     try:
-        world = make_world(plan, with_trace, directory)
+        world = make_world(directory)
         with world.surroundings.installed():
             problem = problem_of(world.run, world.trace)
             outcome = _outcome_of(world, problem)

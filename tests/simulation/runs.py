@@ -10,31 +10,23 @@ from typing import Final, TypeVar
 
 from simulation.cluster import Outcome, run
 from simulation.group_plan import GroupPlan, draw_group_plan
-from simulation.group_world import GroupOutcome, run_group
-from simulation.groups_world import GroupsWorld
+from simulation.group_world import run_group
 from simulation.plan import Plan, draw_plan
-from simulation.proxies_plan import (
-    ProxiesPlan,
-    draw_agents_plan,
-    draw_forwarding_plan,
-    draw_groups_plan,
-    draw_proxies_plan,
-)
-from simulation.proxies_world import ProxiesOutcome, ProxiesWorld, run_proxies
+from simulation.proxies_plan import ProxiesPlan, draw_agents_plan, draw_forwarding_plan, draw_proxies_plan
+from simulation.proxies_world import ProxiesOutcome, run_proxies
 from simulation.sets_plan import SetsPlan, draw_sets_plan
 from simulation.sets_runs import SetsOutcome, run_sets
 
 A = TypeVar("A")
 B = TypeVar("B")
-AnyPlan = Plan | SetsPlan | ProxiesPlan | GroupPlan
-AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome | GroupOutcome
+AnyPlan = Plan | SetsPlan | ProxiesPlan
+AnyOutcome = Outcome | SetsOutcome | ProxiesOutcome
 ONE_SET: Final = "one-set"
 AGENTS: Final = "agents"
 SETS: Final = "sets"
 PROXIES: Final = "proxies"
 FORWARDING: Final = "forwarding"
 GROUP: Final = "group"
-GROUPS: Final = "groups"
 DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
     ONE_SET: draw_plan,
     AGENTS: draw_agents_plan,
@@ -42,10 +34,9 @@ DRAWS: Final[dict[str, Callable[[int], AnyPlan]]] = {
     PROXIES: draw_proxies_plan,
     FORWARDING: draw_forwarding_plan,
     GROUP: draw_group_plan,
-    GROUPS: draw_groups_plan,
 }
 """How clusters of each kind are drawn from a seed."""
-SHARES: Final[dict[str, int]] = {ONE_SET: 20, AGENTS: 10, SETS: 30, PROXIES: 30, FORWARDING: 10, GROUP: 0, GROUPS: 0}
+SHARES: Final[dict[str, int]] = {ONE_SET: 20, AGENTS: 10, SETS: 30, PROXIES: 30, FORWARDING: 10, GROUP: 0}
 """Of a hundred seeds, how many stand for each kind of cluster. At least half have to be of clusters in which something
 crosses (`crosses`): where features met, promises broke that each of them kept by itself. A cluster of many sets takes
 some ten times as long as one of a single set, one of real brokers with their agents seven times, one of proxies ten to
@@ -77,19 +68,19 @@ def kind_of_plan(plan: AnyPlan) -> str:
     if isinstance(plan, SetsPlan):
         return SETS
     if isinstance(plan, ProxiesPlan):
-        if plan.is_group:
-            return GROUPS
+        if isinstance(plan, GroupPlan):
+            return GROUP
         of_proxies = FORWARDING if plan.forking else PROXIES
         return of_proxies if plan.relays else AGENTS
-    return GROUP if isinstance(plan, GroupPlan) else ONE_SET
+    return ONE_SET
 
 
 def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
     """Its run."""
-    if isinstance(plan, ProxiesPlan):
-        return run_proxies(plan, with_trace, GroupsWorld if plan.is_group else ProxiesWorld)
     if isinstance(plan, GroupPlan):
         return run_group(plan, with_trace)
+    if isinstance(plan, ProxiesPlan):
+        return run_proxies(plan, with_trace)
     return run_sets(plan, with_trace) if isinstance(plan, SetsPlan) else run(plan, with_trace)
 
 

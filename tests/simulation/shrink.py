@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from simulation.group_plan import GroupPlan
 from simulation.plan import Plan
 from simulation.proxies_plan import ProxiesPlan
 from simulation.sets_plan import SetsPlan
 
-P = TypeVar("P", Plan, SetsPlan, ProxiesPlan, GroupPlan)
+P = TypeVar("P", Plan, SetsPlan, ProxiesPlan)
 
 
 def shrink(plan: P, fails: Callable[[P], bool], attempts: int = 200) -> P:
