@@ -61,8 +61,10 @@ class GroupReplica(BrokerReplica):
     def knows_less_than(self, other: GroupReplica, queue: int) -> bool:
         """Whether it was not delivered yet that `other` owns the queue, which thinks so."""
         mine, its = self.lineage, other.lineage
-        owner, since = ("", 0) if its is None else its.ownership.owner(queue)
-        return mine is not None and owner == other.name and mine.position < since
+        if mine is None or its is None or mine.record != its.record or other.name not in mine.in_step:
+            return False  # they have parted
+        owner, since = its.ownership.owner(queue)
+        return owner == other.name and mine.position < since
 
     def has_out(self, queue: str, number: int, sent: Sent) -> bool:
         """Whether a consumer here has that message, which has this number."""
@@ -166,7 +168,8 @@ class GroupWatch(Watch):
             fellows = [each for each in self._replicas if each is not node and each.name in recorded and each.is_up]
             others = [each.name for each in fellows if each.has_out(endpoint.queue.name, entry.id, sent)]
             for other in fellows:
-                if other.knows_less_than(node, endpoint.queue.id):
+                # What a session has is its own, whoever owns the queue.
+                if endpoint.session_owner is None and other.knows_less_than(node, endpoint.queue.id):
                     raise Check.UNKNOWN_OWNER.broken(who=node.name, queue=endpoint.queue.name, other=other.name)
             if endpoint.queue.arguments.exclusive:
                 self._leaves_exclusive(node, endpoint, recorded)
