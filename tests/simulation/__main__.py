@@ -13,7 +13,6 @@ from functools import partial
 import click
 
 from simulation.cluster import Outcome
-from simulation.group_world import GroupOutcome
 from simulation.proxies_world import ProxiesOutcome
 from simulation.runs import (
     DRAWS,
@@ -120,8 +119,6 @@ def _shrunk(outcome: AnyOutcome) -> AnyPlan:
     fails = partial(_fails_like, outcome.problem)
     if isinstance(outcome, ProxiesOutcome):
         return shrink(outcome.plan, fails)
-    if isinstance(outcome, GroupOutcome):
-        return shrink(outcome.plan, fails)
     return shrink(outcome.plan, fails)
 
 
@@ -174,13 +171,6 @@ def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], to
             f" {sum(outcome.plan.sessions > 0 for outcome in of_proxies)} clusters came back"
             f" {sum(outcome.resumed for outcome in of_proxies)} times, and"
             f" {sum(outcome.lost for outcome in of_proxies)} times too late"
-        )
-    of_groups = [outcome for outcome in all_outcomes if isinstance(outcome, GroupOutcome)]
-    if of_groups:
-        click.echo(
-            f"{len(of_groups)} groups: {sum(outcome.confirmed for outcome in of_groups)} messages confirmed,"
-            f" {sum(outcome.handed_out for outcome in of_groups)} handed out,"
-            f" {sum(outcome.epochs for outcome in of_groups)} changes of their records"
         )
 
 

@@ -210,8 +210,8 @@ class SimulatedBroker(Broker):
         def seen_begin(settings: MemberSettings, hosted: HostedSet, *restored: Any) -> None:
             begin(settings, hosted, *restored)
             member = members[hosted.name]
-            assert isinstance(member, SetMember)
-            self._see(member)
+            if isinstance(member, SetMember):  # those of a group have no primary
+                self._see(member)
 
         setattr(self.sets.hosts, "_begin", seen_begin)  # noqa: B010 - a method, which mypy lets nobody replace
         self._node.site.watcher.joined(self._node, self)
@@ -295,6 +295,8 @@ class BrokerNode:
         self._settings = settings
         self._callers: dict[Callable[[], None], None] = {}
         """Who waits for something of the broker's process is told when that dies."""
+        self.at_death: list[Callable[[bool], None]] = []
+        """Who carries something for the process is told, too, and whether its machine goes on."""
         self.agent = SimulatedAgent(self) if site.has_agents else None
         self.disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"), partial(site.custody.synced, self.name))
         self._directory = site.directory / self.name
@@ -407,6 +409,9 @@ class BrokerNode:
         self._ended.append(running)
         self._running = None
         self.site.streams.died(self.name, is_silent)
+        carriers, self.at_death = self.at_death, []
+        for carrier in carriers:
+            carrier(not is_silent)
         self.disks.process_ended(has_power=not is_silent)
         if self._broker is not None:
             self._broker.close_engines()

@@ -1,208 +1,199 @@
-"""What clients of a group were promised, and whether it was kept."""
+"""What clients of a group were promised, and whether it was kept: by its log, by what its members hand out, and by what
+clients get.
+
+A member that is not of the record any more, and does not know it yet, may hand out what others do (docs/groups.md). So
+what a member gives is judged where that happens, by the record of that moment; and of what one has given that was not
+of the record, it is not judged whether it comes marked, and in which order.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.events.codec import decode
+from qpid_ha_broker.events.codec import LogRecord
 from simulation.group_guarantees import Check
+from simulation.node import Violation
+from simulation.proxies_ledger import ClientSession, Custodian, Handout, Ledger, Reading, Sent
+
+STILL_ON_ITS_WAY_S: Final = 3.0
+"""So long after a broker has lost the member from which it relayed, what came before may come to its client."""
 
 
-class SessionCopy(NamedTuple):
-    """A message that a session holds."""
+class GroupLog:
+    """What members were told to be committed, of one log."""
 
-    session: int
-    queue: int
-
-
-class GroupLedger:
-    """Books of all messages, by their payloads: publisher, number, attempt."""
-
-    def __init__(self, recorded: Callable[[], Collection[str]]) -> None:
-        self._recorded = recorded
-        """Whom the record names at the moment."""
-        self.confirmed: dict[bytes, set[int]] = {}
-        """The queues of which one has it, by payload."""
-        self.accepting: set[bytes] = set()
-        """Somebody wanted to accept it, or reject it: it may be gone."""
-        self.accepted: dict[bytes, Check] = {}
-        """That was confirmed, or that it was rejected: it is gone. And which guarantee is broken if it comes again."""
-        self._given_back: dict[bytes, Check] = {}
-        """Nobody has it any more, and which guarantee is broken if nobody gets it again."""
-        self.out: dict[bytes, dict[str, object]] = defaultdict(dict)
-        """Who has it, by member and consumer."""
-        self.was_out: set[bytes] = set()
-        self.of_sessions: dict[bytes, SessionCopy] = {}
-        """What sessions know that they hold, or have accepted without hearing yet that this counts."""
-        self.alone: dict[int, str] = {}
-        """Of exclusive queues: the member of which consumers were given messages, and have not gone."""
-        self.deleted: set[int] = set()
-        """Queues that somebody wanted to delete."""
-        self.latest: dict[tuple[object, bytes], int] = {}
-        """By consumer and publisher: the last number that came without a mark."""
-        self.handed_out = 0
-        self.displaced: set[bytes] = set()
-        """What the log says has left for newer messages."""
-        self._log: dict[int, bytes] = {}
-        """Of all committed records."""
+    def __init__(self, read: Callable[[bytes], Sent]) -> None:
+        """`read`: what a message is."""
+        self._read = read
+        self._log: dict[int, LogRecord] = {}
         self._messages: dict[int, ev.Enqueued] = {}
-        """Of all committed records, by their LSNs."""
-        self._unread: set[int] = set()
-        """Queues that messages have left for newer ones of which it is not known what they were: who told of the log
-        was shown it in the middle."""
+        """By their LSNs."""
+        self.displaced: set[Sent] = set()
+        """What has left for newer messages."""
+        self.has_unread = False
+        """Of something that has left for newer messages it is not known what it was: who told of the log was shown it
+        in the middle."""
         self._outdated: list[tuple[int, int, ev.Enqueued]] = []
         """Of last values that have left for newer ones: where the log says so, their ids, and they themselves."""
 
-    def committed(self, member: str, lsn: int, record: bytes) -> None:
-        """A member was told that this record of its log is committed."""
-        there = self._log.get(lsn)
+    def committed(self, member: str, record: LogRecord) -> None:
+        """A member was told that this record of its log is committed. Raises Violation."""
+        there = self._log.get(record.lsn)
         if there is None:
-            self._log[lsn] = record
-            for _, event, _ in decode(record).records:
-                self._note(lsn, event)
+            self._log[record.lsn] = record
+            self._note(record.lsn, record.event)
         elif there != record:
-            raise Check.OTHER_EVENT.broken(who=member, lsn=lsn)
+            raise Check.OTHER_EVENT.broken(who=member, lsn=record.lsn)
 
     def _note(self, lsn: int, event: ev.Event) -> None:
-        """Something is committed for the first time."""
         if isinstance(event, ev.Enqueued):
             self._messages[lsn] = event
         elif isinstance(event, ev.Dequeued) and event.reason is ev.DequeueReason.DISPLACED:
             for number in event.ids:
                 dropped = self._messages.get(number)
                 if dropped is None:
-                    self._unread.add(event.queue)
+                    self.has_unread = True
                     continue
-                self.displaced.add(dropped.payload)
+                self.displaced.add(self._read(dropped.payload))
                 self._outdated += [(lsn, number, dropped)] if dropped.key else []
 
-    def given(self, member: str, consumer: object, payload: bytes, marked: bool) -> None:
-        """A message goes to a consumer."""
-        self.handed_out += 1
-        recorded = self._recorded()
-        if payload in self.accepted and member in recorded:
-            raise self.accepted[payload].broken(who=member, payload=payload)
-        if payload in self.displaced and member in recorded:
-            raise Check.DISPLACED.broken(who=member, payload=payload)
-        others = [name for name in self.out[payload] if name != member and name in recorded]
-        if others and member in recorded:
-            raise Check.OUT_TWICE.broken(who=member, payload=payload, other=others[0])
-        if payload in self.was_out and not marked and member in recorded:
-            raise Check.UNMARKED.broken(who=member, payload=payload)
-        copy = self.of_sessions.get(payload)
-        if copy is not None and member in recorded and copy.queue not in self.deleted:
-            raise Check.OF_SESSION.broken(who=member, payload=payload, other=copy.session)
-        publisher, number, attempt = payload.split(b"/")[:3]
-        key = (consumer, publisher)
-        if not marked and attempt == b"0":
-            if self.latest.get(key, -1) > int(number):
-                raise Check.OUT_OF_ORDER.broken(who=member, payload=payload, number=self.latest[key])
-            self.latest[key] = int(number)
-        self.was_out.add(payload)
-        self.out[payload][member] = consumer
-        self._given_back.pop(payload, None)
-
-    def returned(self, member: str, payload: bytes, lost: Check = Check.LOST) -> None:
-        """A consumer has it no more: it was given back, or is gone, or the member has ended it. `lost`: what it is if
-        nobody gets it again."""
-        self.out[payload].pop(member, None)
-        self._given_back[payload] = lost
-
-    def is_accepted(self, member: str, payload: bytes, again: Check) -> None:
-        """That is confirmed. `again`: what it is if somebody gets it again."""
-        self.returned(member, payload)
-        self.accepted[payload] = again
-
-    def has_alone(self, member: str, queue: int) -> None:
-        """Consumers of that member are given messages of an exclusive queue."""
-        recorded = self._recorded()
-        other = self.alone.get(queue, member)
-        if member in recorded:
-            if other != member and other in recorded:
-                raise Check.EXCLUSIVE.broken(who=member, queue=queue, other=other)
-            self.alone[queue] = member
-
-    def leaves_alone(self, member: str, queue: int) -> None:
-        """They have gone."""
-        if self.alone.get(queue) == member:
-            del self.alone[queue]
-
-    # --- sessions
-
-    def given_to_session(self, member: str, payload: bytes, copy: SessionCopy) -> None:
-        """A session is given a message that it has not had, and that nobody else has."""
-        self.handed_out += 1
-        self.was_out.add(payload)
-        others = [name for name in self.out[payload] if name in self._recorded()]
-        if payload in self.accepted:
-            raise self.accepted[payload].broken(who=member, payload=payload)
-        if others:
-            raise Check.OUT_TWICE.broken(who=member, payload=payload, other=others[0])
-        there = self.of_sessions.get(payload)
-        if there is not None and there.queue not in self.deleted:
-            raise Check.OF_SESSION.broken(who=member, payload=payload, other=there.session)
-        self.of_sessions[payload] = copy
-
-    def session_resumed(self, member: str, session: int, queue: int, copies: dict[bytes, SessionCopy]) -> None:
-        """It is told what it holds. What it held and does not any more it has accepted, and that counts."""
-        for payload, copy in copies.items():
-            there = self.of_sessions.setdefault(payload, copy)
-            self.was_out.add(payload)
-            if payload in self.accepted:
-                raise self.accepted[payload].broken(who=member, payload=payload)
-            if there.session != session and there.queue not in self.deleted:
-                raise Check.OF_SESSION.broken(who=member, payload=payload, other=there.session)
-            self.of_sessions[payload] = copy
-        for payload, copy in list(self.of_sessions.items()):
-            if copy == (session, queue) and payload not in copies:
-                if payload not in self.accepting:
-                    raise Check.FORGOTTEN.broken(who=member, payload=payload, other=session)
-                self.session_accepted(payload)
-
-    def session_accepted(self, payload: bytes) -> None:
-        """That is confirmed."""
-        self.of_sessions.pop(payload, None)
-        self.accepted[payload] = Check.ACCEPTED_AGAIN
-
-    def session_gives_back(self, payload: bytes) -> None:
-        """It says so: whoever gets it next may do so before that is confirmed."""
-        self.of_sessions.pop(payload, None)
-        self._given_back[payload] = Check.RELEASED_LOST
-
-    def session_ended(self, session: int) -> None:
-        """What it held goes to others."""
-        self.of_sessions = {payload: copy for payload, copy in self.of_sessions.items() if copy.session != session}
-
-    def node_lost(self, member: str) -> None:
-        """Nobody is connected to it any more."""
-        self.alone = {queue: other for queue, other in self.alone.items() if other != member}
-        for payload, holders in self.out.items():
-            if holders.pop(member, None) is not None:
-                self._given_back[payload] = Check.BROKEN_LOST
-
-    def check_nothing_lost(self, there: dict[int, set[bytes]]) -> None:
-        """`there`: payloads by queue, in the end."""
-        self._check_last_values()
-        everything = set[bytes]().union(*there.values())
-        for payload, queues in self.confirmed.items():
-            if payload in self.displaced or not queues.isdisjoint(self._unread):
-                continue
-            if payload not in self.accepting and queues.isdisjoint(self.deleted) and payload not in everything:
-                raise self._given_back.get(payload, Check.LOST).broken(payload=payload)
-        for queue, payloads in there.items():
-            again = payloads & self.accepted.keys()
-            if again:
-                payload = min(again)
-                raise self.accepted[payload].broken(who=f"queue {queue}", payload=payload)
-
-    def _check_last_values(self) -> None:
-        """Where all of the log in between is known: that of a member that joined begins late."""
+    def check_last_values(self) -> None:
+        """Where all of the log in between is known: that of a member that joined begins late. Raises Violation."""
         for lsn, number, dropped in self._outdated:
             later = range(number + 1, lsn)
             newer = [self._messages[between] for between in later if between in self._messages]
             is_known = all(between in self._log for between in later)
             if is_known and not any(other.queues == dropped.queues and other.key == dropped.key for other in newer):
-                raise Check.LAST_VALUE.broken(payload=dropped.payload, key=dropped.key)
+                raise Check.LAST_VALUE.broken(payload=self._read(dropped.payload), key=dropped.key)
+
+
+class GroupLedger(Ledger):
+    """The promise: as the header of this module says."""
+
+    def __init__(self, now_s: Callable[[], float], custodian: Custodian, read: Callable[[bytes], Sent]) -> None:
+        super().__init__(now_s, custodian)
+        self.log = GroupLog(read)
+        self._links: dict[Sent, list[object]] = {}
+        """To which a member has handed it out."""
+        self._unsure: set[Sent] = set()
+        """What a member has handed out that was not of the record."""
+        self._parted_s: dict[tuple[str, str], float] = {}
+        """By client and queue: when a broker that relays lost the member from which the client got messages."""
+
+    # --- what members hand out
+
+    def leaves_member(
+        self,
+        member: str,
+        sent: Sent,
+        link: object,
+        session: str,
+        others: Sequence[str] | None,
+    ) -> None:
+        """A member hands it out on `link`, of the client's session of that name. `others`: members at which a consumer
+        has it; None: this one is not of the record any more. Raises Violation."""
+        self._links.setdefault(sent, []).append(link)
+        if others is None:
+            self._unsure.add(sent)
+            return
+        again = self._answered_for_good(sent)
+        if again is not None:
+            raise again.broken(who=member, payload=sent)
+        if sent in self.log.displaced:
+            raise Check.DISPLACED.broken(who=member, payload=sent)
+        if others:
+            raise Check.OUT_TWICE.broken(who=member, payload=sent, other=others[0])
+        for handout in self.handouts.get(sent, ()):
+            other = handout.reading.session
+            if other is not None and other.name != session and _is_held(handout, other):
+                raise Check.OF_SESSION.broken(who=member, payload=sent, other=other.name)
+
+    def _answered_for_good(self, sent: Sent) -> Check | None:
+        """Somebody has accepted it, or rejected it, and that was confirmed."""
+        for handout in self.handouts.get(sent, ()):
+            if handout.is_consumed and handout.is_confirmed and not self._was_parted(handout):
+                return Check.REJECTED_AGAIN if handout.is_rejected else Check.ACCEPTED_AGAIN
+        return None
+
+    def is_parted(self, client: str, queue: str) -> None:
+        """The broker that relays its link has lost the member: of what it has said meanwhile nobody may know, and it is
+        settled all the same (docs/cluster.md, "Proxies")."""
+        self._parted_s[client, queue] = self._now_s()
+
+    def _was_parted(self, handout: Handout) -> bool:
+        """Since it had that, or before: then what had not come may have been on its way."""
+        parted_s = self._parted_s.get((handout.reading.client, handout.reading.queue), -math.inf)
+        return handout.reading.session is None and handout.at_s < parted_s + STILL_ON_ITS_WAY_S
+
+    def deletes(self, queue: str) -> None:
+        """An operator has asked for that: what is sent until `queue_deleted` may be gone, too."""
+        self._deleted_s[queue] = math.inf
+
+    def has_alone(self, member: str, queue: str, other: str) -> None:
+        """A member hands out from an exclusive queue that a client of `other` has. Raises Violation."""
+        raise Check.EXCLUSIVE.broken(who=member, queue=queue, other=other)
+
+    # --- what consumers get
+
+    def hands_out(self, sent: Sent, reading: Reading, is_marked: bool) -> Handout:
+        if sent not in self._sent_s:
+            raise Violation(f"{sent} came, and nobody has sent it")
+        if sent in self.refused:
+            raise Violation(f"{sent} was refused, and came")
+        handout = Handout(sent, reading, 0, is_marked=is_marked, at_s=self._now_s())
+        earlier = self.handouts.setdefault(sent, [])
+        if not is_marked and sent not in self._unsure:
+            if any(not each.is_marked for each in earlier):
+                raise Check.UNMARKED.broken(who=reading.client, payload=sent)
+            if len(self._links.get(sent, ())) == 1:  # else it may have come back unseen, as its link had ended
+                self._check_order(handout)
+        earlier.append(handout)
+        self.handed_out += 1
+        return handout
+
+    def _check_order(self, handout: Handout) -> None:
+        sent, latest = handout.sent, handout.reading.latest
+        before = latest.get(sent.publisher)
+        if before is not None and before.sent.number >= sent.number and before.sent not in self._unsure:
+            raise Check.OUT_OF_ORDER.broken(who=handout.reading.client, payload=sent, number=before.sent.number)
+        latest[sent.publisher] = handout
+
+    # --- at rest
+
+    def check_rest(self, left: dict[str, list[Sent]]) -> None:
+        self.log.check_last_values()
+        present: set[Sent] = set()
+        for queue, messages in left.items():
+            latest: dict[str, int] = {}
+            for sent in messages:
+                if sent.queue != queue or sent in present:
+                    raise Violation(f"{sent} is in {queue}, perhaps for the second time")
+                if sent.number < latest.get(sent.publisher, 0):
+                    raise Violation(f"{sent} is behind {latest[sent.publisher]} in {queue}")
+                present.add(sent)
+                latest[sent.publisher] = sent.number
+        for sent in present:
+            if sent in self.refused:
+                raise Violation(f"{sent} was refused, and is there")
+            again = self._answered_for_good(sent)
+            if again is not None:
+                raise again.broken(who=f"queue {sent.queue}", payload=sent)
+        for sent in self.accepted:
+            has_left = sent in self.log.displaced or self.log.has_unread or self.may_be_deleted(sent)
+            if not (has_left or self.was_consumed(sent) or sent in present):
+                raise self._lost(sent).broken(payload=sent)
+
+    def _lost(self, sent: Sent) -> Check:
+        """By who had it last."""
+        for handout in self.handouts.get(sent, [])[-1:]:
+            return Check.RELEASED_LOST if handout.is_returned else Check.BROKEN_LOST
+        return Check.LOST
+
+
+def _is_held(handout: Handout, session: ClientSession) -> bool:
+    """By that session, as far as its client knows."""
+    is_over = handout.is_returned or handout.is_consumed or handout.reading.has_ended
+    return not (is_over or session.has_ended or session.may_end)

@@ -1,306 +1,219 @@
-"""A simulated group: its nodes, clients and faults, and whether it recovers."""
+"""Brokers that ship, with a group, whose clients use its queues at all of them: see `proxies_world`."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
-from qpid_ha_broker.events import types as ev
-from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.group.context import GroupSettings
-from qpid_ha_broker.group.effects import GroupRole
-from simulation.group_clients import Connections, GroupConsumer, Publisher, QueueUse, queue_named
-from simulation.group_ledger import GroupLedger
-from simulation.group_node import GroupNode
-from simulation.group_plan import CHECK_ALL_EVERY, FAULTS_END_S, GroupFault, GroupFaultKind, GroupPlan
-from simulation.group_record import RecordKeeperModel
-from simulation.group_sessions import SessionRegistryModel, SimulatedSession
-from simulation.group_transport import SimulatedTransport
-from simulation.node import Violation, problem_of
-from simulation.trace import Trace
-from simulation.virtual_time import Schedule
+from qpid_ha_broker.server.sets import group_set_member
+from qpid_ha_broker.server.sets.core_loop import Action
+from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
+from simulation.brokers_node import BrokerNode
+from simulation.group_plan import GroupPlan, GroupQueueKind
+from simulation.group_set import GroupReplica, GroupSet
+from simulation.group_transport import GroupOrders
+from simulation.proxies_clients import ConsumingClient, LinkClient, PublishingClient
+from simulation.proxies_plan import ProxiesFault, ProxiesKind
+from simulation.proxies_sets import PlacedSet
+from simulation.proxies_trouble import ProxiesTrouble
+from simulation.proxies_world import ProxiesOutcome, ProxiesWorld, run_world
 
-REST_S = 40.0
-STEP_S = 0.25
+KEYS = 3
+"""Of last-value queues."""
+SLOW_S = 0.02
+LATE_S = 0.05
+SLOW_DISK_S = 0.1
+FIRST_AWAY_S = 0.3, 6.0
+FRAGILE_S = 5.0
+"""So long after a member has come back with nothing, the others must not lose what it had."""
 
 
-@dataclass(frozen=True)
-class GroupOutcome:
-    """What became of a run; `problem` is empty when every promise was kept."""
+class GroupTrouble(ProxiesTrouble):
+    """Where no one leads: faults strike any member of the group."""
+
+    orders: GroupOrders
+    group: GroupSet
+    _fragile_until_s: float
+    """Somebody has lost its disk: until then no one else may go."""
+
+    def begin(self, orders: GroupOrders, group: GroupSet) -> None:
+        """Before anything strikes."""
+        self.orders, self.group, self._fragile_until_s = orders, group, 0.0
+        self._strikes |= {
+            ProxiesKind.MEMBER_CRASHES: self._crash_member,
+            ProxiesKind.MEMBERS_CRASH: self._crash_members,
+            ProxiesKind.MEMBER_PAUSED: self._pause_member,
+            ProxiesKind.ORDER_SPLIT: self._split_order,
+            ProxiesKind.ORDER_SLOW: self._slow_order,
+            ProxiesKind.ORDER_LATE: self._delay_order,
+            ProxiesKind.ORDER_CONGESTED: lambda fault, draw: orders.congest(self._member(draw).name, fault.for_s),
+            ProxiesKind.ORDER_LOST: lambda fault, draw: orders.lose(self._member(draw).name, fault.for_s),
+            ProxiesKind.DISK_SLOW: self._slow_disk,
+            ProxiesKind.DISK_LOST: self._lose_disk,
+            ProxiesKind.DELETE_QUEUE: self._delete_queue,
+        }
+
+    def _can_spare(self, placed: PlacedSet, name: str) -> bool:
+        return placed is self.group or super()._can_spare(placed, name)  # all have on disk what is confirmed
+
+    def _member(self, draw: random.Random) -> BrokerNode:
+        return draw.choice(self.group.nodes).node
+
+    def _crash_member(self, fault: ProxiesFault, draw: random.Random) -> None:
+        self._crash(self._member(draw), fault.for_s, draw)
+
+    def _may_go(self, node: BrokerNode) -> bool:
+        return self._schedule.now_s > self._fragile_until_s and super()._may_go(node)
+
+    def _crash_members(self, fault: ProxiesFault, draw: random.Random) -> None:
+        is_whole = all(node.is_up and not node.is_paused for node in self._nodes)
+        if not is_whole or self._schedule.now_s < self._fragile_until_s:
+            return
+        has_power = draw.random() < 0.5
+        for replica in draw.sample(self.group.nodes, draw.randint(2, len(self.group.nodes))):
+            replica.node.kill(is_silent=not has_power)
+            self._later(fault.for_s * draw.uniform(0.1, 2.0), replica.node.start_machine)
+
+    def _pause_member(self, fault: ProxiesFault, draw: random.Random) -> None:
+        self._pause(self._member(draw), fault.for_s)
+
+    def _split_order(self, fault: ProxiesFault, draw: random.Random) -> None:
+        self.orders.split({replica.name: draw.choice((0, 0, 1, 1, 2)) for replica in self.group.nodes})
+        self._later(fault.for_s, partial(self.orders.split, {}))
+
+    def _slow_order(self, fault: ProxiesFault, draw: random.Random) -> None:
+        name = self._member(draw).name
+        self.orders.slow_s[name] = SLOW_S
+        self._later(fault.for_s, partial(self.orders.slow_s.pop, name, 0.0))
+
+    def _delay_order(self, fault: ProxiesFault, draw: random.Random) -> None:
+        name = self._member(draw).name
+        self.orders.delay(name, LATE_S)
+        self._later(fault.for_s, partial(self.orders.delay, name, 0.0))
+
+    def _slow_disk(self, fault: ProxiesFault, draw: random.Random) -> None:
+        disks = self._member(draw).disks
+        disks.slow_s = SLOW_DISK_S
+        self._later(fault.for_s, partial(setattr, disks, "slow_s", 0.0))
+
+    def _lose_disk(self, fault: ProxiesFault, draw: random.Random) -> None:
+        node = self._member(draw)
+        if self._may_go(node) and not self.group.why_not_at_rest():
+            self._fragile_until_s = self._schedule.now_s + fault.for_s + FRAGILE_S
+            node.kill(is_silent=True)
+            node.disks.replace()
+            self._later(fault.for_s, node.start_machine)
+
+    def _delete_queue(self, fault: ProxiesFault, draw: random.Random) -> None:
+        up = [node for node in self._nodes if node.is_up and not node.is_paused]
+        if up:
+            brokers = draw.sample(up, min(len(up), draw.randint(1, 2)))
+            self.group.delete_queue(brokers, draw.choice(list(self.group.queues)))
+
+
+class ExclusiveClient(ConsumingClient):
+    """Of a queue that one connection at a time has: it tries until it is the one."""
+
+    def why_not_at_rest(self) -> str:
+        return super().why_not_at_rest() if self.is_attached else ""
+
+
+class GroupWorld(ProxiesWorld):
+    """See there."""
 
     plan: GroupPlan
-    problem: str
-    steps: int
-    confirmed: int
-    handed_out: int
-    epochs: int
-    trace: tuple[str, ...]
-    fingerprint: str
 
+    def __init__(self, plan: GroupPlan, with_trace: bool, directory: Path) -> None:
+        super().__init__(plan, with_trace, directory)
+        self.orders = GroupOrders(self.schedule, plan.seed, self.surroundings, lambda: self.nodes)
+        self.default.queues = {}
+        (self.group,) = [placed for placed in self.sets if isinstance(placed, GroupSet)]
+        trouble = GroupTrouble(self.schedule, self.streams, self.nodes, self.default, self.sets, self.leases)
+        trouble.begin(self.orders, self.group)
+        self.trouble = trouble
 
-class GroupWorld:
-    def __init__(self, plan: GroupPlan, with_trace: bool = False) -> None:
-        self.plan = plan
-        self.schedule = Schedule()
-        self.trace = Trace(self.schedule, with_trace)
-        self.keeper = RecordKeeperModel(self.schedule, plan.seed)
-        self.transport = SimulatedTransport(self.schedule, plan.seed)
-        self.ledger = GroupLedger(lambda: self.keeper.record.members)
-        self.connections = Connections()
-        self._draw = random.Random(f"{plan.seed}/world")
-        self.nodes = [
-            GroupNode(
-                f"n{number}", self.schedule, self.transport, self.keeper, self._settings, self.ledger, self.trace,
-                plan.seed,
-            )
-            for number in range(plan.members)
-        ]  # fmt: skip
-        for node in self.nodes:
-            node.clients = self.connections
-            node.checks_all = plan.seed % CHECK_ALL_EVERY == 0
-        self.queues = {
+    def _values(self, index: int, directory: Path) -> dict[str, Any]:
+        return super()._values(index, directory) | {"ha.backup-timeout": f"{self.plan.backup_timeout_s:g}s"}
+
+    def _other_set(self, number: int, replicas: tuple[int, ...]) -> PlacedSet:
+        members = [GroupReplica(self.nodes[index], "group") for index in replicas]
+        placed = GroupSet("group", self.schedule, self.trace, self.default, members)
+        placed.queues = {
             f"q{number}": {**kind.arguments, "qpid.exclusive": is_exclusive}
-            for number, (kind, is_exclusive) in enumerate(zip(plan.kinds, plan.exclusive, strict=True))
+            for number, (kind, is_exclusive) in enumerate(zip(self.plan.kinds, self.plan.exclusive, strict=True))
         }
-        """Their arguments, by name."""
-        names = list(self.queues)
-        self.publishers = [
-            Publisher(f"p{number}", self._draw.choice(names), self.nodes, self.connections, self.schedule, plan.seed)
-            for number in range(plan.publishers)
-        ]
-        self.uses = self._make_uses()
-        self.registry = SessionRegistryModel(self.nodes, self.schedule)
-        self.sessions = [
-            SimulatedSession(
-                f"s{number}", names[number % len(names)], self.nodes, self.connections, self.schedule,
-                self.registry, plan.seed,
-            )
-            for number in range(plan.sessions)
-        ]  # fmt: skip
+        return placed
 
-    def _settings(self, name: str, instance: str) -> GroupSettings:
-        return GroupSettings(
-            name, instance, heartbeat_interval_s=0.2, backup_timeout_s=1.0, patience_s=0.3, ask_again_s=0.3,
-            window_bytes=self.plan.window_bytes, chunk_messages=self.plan.chunk_messages, chunks_ahead=2,
-        )  # fmt: skip
+    def _pick(self, draw: random.Random) -> tuple[PlacedSet, str]:
+        return self.group, draw.choice(list(self.group.queues))
 
-    def _make_uses(self) -> list[QueueUse]:
-        consumers: dict[tuple[int, str], list[GroupConsumer]] = {}
-        for number in range(self.plan.consumers):
-            place = self._draw.randrange(len(self.nodes)), self._draw.choice(list(self.queues))
-            consumers.setdefault(place, []).append(GroupConsumer(f"c{number}", self._draw.choice((1, 3, 10))))
-        uses = []
-        for at, queue in [(at, queue) for at in range(len(self.nodes)) for queue in self.queues]:
-            who = consumers.get((at, queue), [])
-            use = QueueUse(self.nodes[at], queue, who, self.connections, self.schedule, self.plan.seed)
-            use.begins_s = 2.0 if self.plan.prefilled else 0.0
-            if not who:  # in the end somebody empties the queue
-                who.append(GroupConsumer(f"last-{at}-{queue}", 10))
-                use.begins_s = FAULTS_END_S
-            uses.append(use)
-        return uses
+    def _make_client(self, kind: type[LinkClient], name: str, placed: PlacedSet, queue: str) -> LinkClient:
+        of_queue, is_exclusive = self._kind_of(queue)
+        client = super()._make_client(
+            ExclusiveClient if is_exclusive and kind is ConsumingClient else kind, name, placed, queue
+        )
+        if isinstance(client, PublishingClient):
+            client.keys = KEYS if of_queue is GroupQueueKind.LAST_VALUE else 0
+        if isinstance(client, ConsumingClient):
+            client.begins_s = self.schedule.now_s + self.plan.consumed_after_s
+        return client
 
-    # --- a run
+    def _kind_of(self, queue: str) -> tuple[GroupQueueKind, bool]:
+        number = list(self.group.queues).index(queue)
+        return self.plan.kinds[number], self.plan.exclusive[number]
 
-    def play(self) -> None:
-        """Raises Violation."""
-        late = self.nodes[len(self.nodes) - self.plan.late :] if self.plan.late else []
-        for node in self.nodes:
-            at_s = self._draw.uniform(1.5, 5.0) if node in late else self._draw.choice((0.0, 0.0, 0.3))
-            self.schedule.after(at_s, node.start)
+    def run(self) -> None:
+        make_actions = GroupSetMember._make_actions
+
+        def seen_actions(driver: GroupSetMember) -> dict[type, Action]:
+            return self.group.seen.begins(driver, make_actions(driver))
+
+        small = _settings_of(self.plan.chunk_messages)
         if self.plan.first_dies_early:
-            self._kill_first()
-        for publisher in self.publishers:
-            self.schedule.after(0.1, publisher.step)
-            if self.plan.prefilled:
-                self.schedule.after(1.5, partial(self._prefill, publisher))
-        for use in self.uses:
-            self.schedule.after(0.1, use.step)
-        for session in self.sessions:
-            self.schedule.after(0.3, session.step)
-        if self.sessions:
-            self.schedule.after(0.3, self.registry.step)
-        self.schedule.after(0.2, self._declare)
-        for fault in self.plan.faults:
-            self.schedule.after(fault.at_s, partial(self.strike, fault))
-        self.schedule.run_until(FAULTS_END_S + 0.5)
-        self.settle()
-
-    def _prefill(self, publisher: Publisher) -> None:
-        for _ in range(self.plan.prefilled):
-            publisher.publish()
+            self.schedule.after(0.3, self._kill_first)
+        with (
+            mock.patch.object(GroupSetMember, "make_transport", self.orders.make),
+            mock.patch.object(GroupSetMember, "_make_actions", seen_actions),
+            mock.patch.object(group_set_member, "GroupSettings", small),
+        ):
+            super().run()
 
     def _kill_first(self) -> None:
-        """Whoever claims the group first loses its power soon after; it may be away until the faults end."""
-
-        def look() -> None:
-            record = self.keeper.record
-            if not record.generation:
-                self.schedule.after(0.0005, look)
-                return
-            node = next(node for node in self.nodes if node.name == record.primary)
-
-            def cut() -> None:
-                node.end(has_power=False, why="its power fails in the middle of its first claim")
-                self.schedule.after(self._draw.choice((0.3, FAULTS_END_S)), node.start)
-
-            self.schedule.after(self._draw.uniform(0.0, 0.02), cut)
-
-        look()
-
-    def _declare(self) -> None:
-        """Somebody sees to it that the queues are there."""
-        self.schedule.after(0.4, self._declare)
-        serving = [node for node in self.nodes if node.role is GroupRole.SERVING]
-        if serving:
-            node = self._draw.choice(serving)
-            for name, arguments in self.queues.items():
-                if queue_named(node, name) is None:
-                    self.connections.write(node, ev.QueueDeclared(name, arguments))
-
-    # --- faults
-
-    def strike(self, fault: GroupFault) -> None:
-        draw = random.Random(fault.draw)
-        node = draw.choice(self.nodes)
-        if self.trace.wanted:
-            self.trace.add("FAULT", f"{fault.kind} {node.name} for {fault.for_s}")
-        match fault.kind:
-            case GroupFaultKind.KILL | GroupFaultKind.POWER_CUT:
-                self._end(node, fault.kind is GroupFaultKind.KILL, fault.for_s)
-            case GroupFaultKind.ALL_POWER_CUT:
-                for victim in draw.sample(self.nodes, draw.randint(2, len(self.nodes))):
-                    self._end(victim, False, fault.for_s * draw.uniform(0.1, 2.0))
-            case GroupFaultKind.PAUSE:
-                node.pause(fault.for_s)
-            case GroupFaultKind.PARTITION:
-                self._split(draw, fault.for_s)
-            case GroupFaultKind.SLOW:
-                node.delivery_s = 0.02
-                self.schedule.after(fault.for_s, lambda: setattr(node, "delivery_s", 0.0))
-            case GroupFaultKind.CONGESTED:
-                node.congest(fault.for_s)
-            case GroupFaultKind.DAEMON:
-                node.lose_transport(fault.for_s)
-            case GroupFaultKind.DISK_SLOW:
-                node.disk_s = 0.1
-                self.schedule.after(fault.for_s, lambda: setattr(node, "disk_s", 0.001))
-            case GroupFaultKind.DISK_ERROR | GroupFaultKind.EMPTY_DISK:
-                self._spoil_disk(node, fault)
-            case GroupFaultKind.RECORD_AWAY:
-                some = draw.sample(self.nodes, draw.randint(1, len(self.nodes)))
-                names = {other.name for other in some}
-                self.keeper.away_for |= names
-                self.schedule.after(fault.for_s, lambda: self.keeper.away_for.difference_update(names))
-            case GroupFaultKind.RECORD_LATE:
-                self.keeper.is_late = True
-                self.schedule.after(fault.for_s, lambda: setattr(self.keeper, "is_late", False))
-            case GroupFaultKind.OPERATOR:
-                self._operate(draw)
-
-    def _end(self, node: GroupNode, has_power: bool, for_s: float) -> None:
-        node.end(has_power, "a fault")
-        self.schedule.after(for_s, node.start)
-
-    def _split(self, draw: random.Random, for_s: float) -> None:
-        parts = {node.name: draw.choice((0, 0, 1, 1, 2)) for node in self.nodes}
-        self.transport.split(parts)
-        self.schedule.after(for_s, partial(self.transport.split, {}))
-
-    def _spoil_disk(self, node: GroupNode, fault: GroupFault) -> None:
-        if fault.kind is GroupFaultKind.DISK_ERROR:
-            node.ask(fx.StoreFailed())
+        """Whoever claims the group first loses its power soon after."""
+        record = self.group.newest_record()
+        if not record.generation:
+            self.schedule.after(0.0005, self._kill_first)
             return
-        record = self.keeper.record
-        if record.claimed or {*self.keeper.empty, node.name}.issuperset(record.members):
-            return
-        node.end(False, "its disk is lost")
-        node.lose_disk()
-        self.schedule.after(fault.for_s, node.start)
+        draw = self._draw("first")
+        (node,) = [node for node in self.nodes if node.name == record.primary]
+        away_s = draw.choice(FIRST_AWAY_S)
 
-    def _operate(self, draw: random.Random) -> None:
-        """The same at two members at once, now and then: one of them is refused."""
-        name = draw.choice(list(self.queues))
-        serving = [node for node in self.nodes if node.role is GroupRole.SERVING]
-        deletes = draw.random() < 0.5
-        for node in draw.sample(serving, min(len(serving), draw.randint(1, 2))):
-            queue = queue_named(node, name)
-            if queue is not None and deletes:
-                self.ledger.deleted.add(queue.id)
-                self.connections.write(node, ev.QueueDeleted(queue.id))
-            elif queue is None or not deletes:
-                extra = name if queue is None else f"extra-{draw.randint(0, 3)}"
-                self.connections.write(node, ev.QueueDeclared(extra, self.queues.get(extra, {})))
+        def cut() -> None:
+            node.kill(is_silent=True)
+            self.schedule.after(away_s, node.start_machine)
 
-    # --- the end
-
-    def settle(self) -> None:
-        """Faults are over: everybody comes back, all is confirmed and consumed, all copies are the same."""
-        self.transport.split({})
-        self.keeper.away_for.clear()
-        self.keeper.is_late = False
-        for node in self.nodes:
-            node.disk_s, node.delivery_s = 0.001, 0.0
-            node.start()
-        for publisher in self.publishers:
-            publisher.stops = True
-        for use in self.uses:
-            use.accepts_all = True
-        for session in self.sessions:
-            session.accepts_all = True
-        until_s = self.schedule.now_s + REST_S
-        while self.schedule.now_s < until_s:
-            self.schedule.run_until(self.schedule.now_s + STEP_S)
-            if not self._what_is_missing():
-                break
-        self.schedule.run_until(self.schedule.now_s + STEP_S)  # what is on its way
-        missing = self._what_is_missing()
-        if missing:
-            raise Violation(f"the group makes no progress: {missing}")
-        self._check_equal()
-        self.ledger.check_nothing_lost({})
-
-    def _what_is_missing(self) -> str:
-        for node in self.nodes:
-            if node.role is not GroupRole.SERVING or node.member is None:
-                return f"{node.name} is {node.role}"
-            if set(node.member.record.members) != {other.name for other in self.nodes}:
-                return f"the record names {node.member.record.members}"
-            queues = node.member.resource_set.state.queues()
-            waiting = {queue.name: queue.messages.count for queue in queues if queue.messages.count}
-            if waiting:
-                return f"messages are left in {waiting} of {node.name}"
-        for publisher in self.publishers:
-            if not publisher.is_done:
-                return f"{publisher.name} waits for confirmations"
-        return ""
-
-    def _check_equal(self) -> None:
-        ends = {node.name: node.member.resource_set.log.last_lsn for node in self.nodes if node.member is not None}
-        if len(set(ends.values())) > 1:
-            raise Violation(f"logs end at {ends}")
-        declared = {
-            node.name: [(queue.id, queue.name) for queue in node.member.resource_set.state.queues()]
-            for node in self.nodes
-            if node.member is not None
-        }
-        if len({tuple(queues) for queues in declared.values()}) > 1:
-            raise Violation(f"queues are {declared}")
-        histories = {
-            node.name: [(lsn, started.generation) for lsn, started in node.member.resource_set.state.generations]
-            for node in self.nodes
-            if node.member is not None
-        }
-        if len({tuple(lines) for lines in histories.values()}) > 1:
-            raise Violation(f"by their generations copies would be of different logs: {histories}")
+        self.schedule.after(draw.uniform(0.0, 0.02), cut)
 
 
-def run_group(plan: GroupPlan, with_trace: bool = False) -> GroupOutcome:
+def run_group(plan: GroupPlan, with_trace: bool = False) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
-    world = GroupWorld(plan, with_trace)
-    problem = problem_of(world.play, world.trace)
-    return GroupOutcome(
-        plan, problem, world.schedule.count, len(world.ledger.confirmed), world.ledger.handed_out,
-        world.keeper.changes, tuple(world.trace.lines), world.trace.fingerprint(),
-    )  # fmt: skip
+    return run_world(partial(GroupWorld, plan, with_trace))
+
+
+def _settings_of(pieces: int) -> type[GroupSettings]:
+    """As brokers have them, in a hurry."""
+
+    @dataclass(frozen=True)
+    class HurriedSettings(GroupSettings):
+        heartbeat_interval_s: float = 0.2
+        patience_s: float = 0.3
+        ask_again_s: float = 0.3
+        chunk_messages: int = pieces
+        chunks_ahead: int = 2
+
+    return HurriedSettings

@@ -109,6 +109,8 @@ class PublishingClient(LinkClient):
         self.is_durable = False
         """All that it sends survives a power cut of all brokers."""
         self._sizes: tuple[int, ...] = shop.sizes
+        self.keys = 0
+        """Of a queue that has last values: so many."""
 
     def make_link(self, talk: Talk, name: str) -> Any:
         link = talk.session.sender(name)
@@ -136,7 +138,9 @@ class PublishingClient(LinkClient):
         queue, ledger = self.next_queue()
         sent = Sent(self.link.name, self._number, queue)
         text = sent.text(self.draw.choice(self._sizes))
-        message = proton.Message(text, durable=self.draw.random() < 0.5 or self.is_durable, address=queue)
+        is_durable = self.draw.random() < 0.5 or self.is_durable
+        properties = {"key": str(self._number % self.keys)} if self.keys else None
+        message = proton.Message(text, durable=is_durable, address=queue, properties=properties)
         delivery = self.link.delivery(str(self._number))
         self.link.send(message.encode())
         self.link.advance()
@@ -162,7 +166,8 @@ class PublishingClient(LinkClient):
             ledger.is_accepted(sent)
         elif state in (proton.Delivery.REJECTED, proton.Delivery.RELEASED):
             ledger.is_refused(sent)
-        elif sent.queue != DELETED:  # settled without a word by a link that ends, whose queue is gone
+        elif sent.queue != DELETED and not ledger.may_be_deleted(sent):
+            # Else it is settled without a word by a link that ends, whose queue is gone.
             raise Violation(f"{sent} was answered with {state}")
 
     def link_ended(self) -> None:
@@ -216,6 +221,8 @@ class ConsumingClient(LinkClient):
         self._most = draw.choice((1, 5, 50, 2000))
         self._answers_first = draw.random() < 0.5
         self._patience = draw.choice((0.02, 0.3, 0.9))
+        self.begins_s = 0.0
+        """Until then it takes nothing."""
 
     def make_link(self, talk: Talk, name: str) -> Any:
         link = talk.session.receiver(name)
@@ -227,7 +234,7 @@ class ConsumingClient(LinkClient):
         return link
 
     def act(self, talk: Talk) -> None:
-        if not self.is_attached:
+        if not self.is_attached or self.shop.schedule.now_s < self.begins_s:
             return
         draw = self.draw.random()
         if draw < REOPENS and not self.is_quiet:
@@ -270,7 +277,8 @@ class ConsumingClient(LinkClient):
         if draw < 0.8 or self.is_quiet:
             handout.is_consumed, state = True, proton.Delivery.ACCEPTED
         elif draw < 0.83:
-            handout.is_consumed, state = True, proton.Delivery.REJECTED
+            handout.is_consumed = handout.is_rejected = True
+            state = proton.Delivery.REJECTED
         elif draw < 0.93:
             handout.is_returned, state = True, proton.Delivery.RELEASED
         elif draw < 0.97:

@@ -93,6 +93,7 @@ class Handout:
     is_returned: bool = False
     is_consumed: bool = False
     """The client has accepted it, or rejected it."""
+    is_rejected: bool = False
     is_confirmed: bool = False
     """The broker has settled that."""
     is_marked: bool = False

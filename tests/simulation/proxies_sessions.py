@@ -168,6 +168,7 @@ class HoldingConsumer:
                     held.answer = proton.Delivery.RELEASED if chance > 0.93 else proton.Delivery.REJECTED
                 held.handout.is_returned = held.answer == proton.Delivery.RELEASED
                 held.handout.is_consumed = not held.handout.is_returned
+                held.handout.is_rejected = held.answer == proton.Delivery.REJECTED
                 held.delivery.update(held.answer)
         if self.link.credit < self._to_come or (not is_quiet and self.link.credit < 3):
             self.link.flow(self._to_come + draw.randint(1, 10))

@@ -283,6 +283,10 @@ class ControlledSet(PlacedSet):
         """Now and then, until all of it is there."""
         if len(self._declared) < len(self.all_queues):
             self._schedule.after(LOOK_S, self.look)
+        self._see_to_it()
+
+    def _see_to_it(self) -> None:
+        """Ask for what is not there."""
         operator = self._default.primary
         if operator is None or not operator.is_serving:
             return

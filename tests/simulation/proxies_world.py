@@ -278,7 +278,7 @@ class ProxiesWorld:
         for letter, kind, count in kinds:
             for number in range(count):
                 placed, queue = self._pick(queues)
-                clients.append(kind(self, f"{letter}{number}", self._draw(f"{letter}{number}"), placed.ledger, queue))
+                clients.append(self._make_client(kind, f"{letter}{number}", placed, queue))
         for client in clients:
             if isinstance(client, BrowsingClient):
                 client.drains = plan.most_unsettled > 1000
@@ -310,6 +310,9 @@ class ProxiesWorld:
             if isinstance(client, PublishingClient):
                 client.is_durable = True
         return clients
+
+    def _make_client(self, kind: type[LinkClient], name: str, placed: PlacedSet, queue: str) -> LinkClient:
+        return kind(self, name, self._draw(name), placed.ledger, queue)
 
     # --- power
 
@@ -572,14 +575,16 @@ def _check_consumer(node: BrokerNode, link: RelayedConsumer) -> None:
         raise Violation(f"{node.name} has asked for {asked} messages, and its client has credit for {wanted}")
 
 
-MakeWorld = Callable[[ProxiesPlan, bool, Path], ProxiesWorld]
-
-
-def run_proxies(plan: ProxiesPlan, with_trace: bool = False, make: MakeWorld = ProxiesWorld) -> ProxiesOutcome:
+def run_proxies(plan: ProxiesPlan, with_trace: bool = False) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
+    return run_world(partial(ProxiesWorld, plan, with_trace))
+
+
+def run_world(make_world: Callable[[Path], ProxiesWorld]) -> ProxiesOutcome:
+    """The whole run of a world that is made in an empty directory."""
     directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
     try:
-        world = make(plan, with_trace, directory)
+        world = make_world(directory)
         with world.surroundings.installed():
             problem = problem_of(world.run, world.trace)
             outcome = _outcome_of(world, problem)

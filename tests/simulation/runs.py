@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from simulation.cluster import Outcome, run
 from simulation.group_plan import GroupPlan, draw_group_plan
-from simulation.group_world import GroupOutcome, run_group
+from simulation.group_world import run_group
 from simulation.plan import Plan, draw_plan
 from simulation.proxies_plan import ProxiesPlan, draw_agents_plan, draw_forwarding_plan, draw_proxies_plan
 from simulation.proxies_world import ProxiesOutcome, run_proxies
@@ -19,8 +19,8 @@ from simulation.sets_world import run_sets
 
 A = TypeVar("A")
 B = TypeVar("B")
-AnyPlan = Plan | ProxiesPlan | GroupPlan
-AnyOutcome = Outcome | ProxiesOutcome | GroupOutcome
+AnyPlan = Plan | ProxiesPlan
+AnyOutcome = Outcome | ProxiesOutcome
 ONE_SET: Final = "one-set"
 AGENTS: Final = "agents"
 SETS: Final = "sets"
@@ -67,19 +67,21 @@ def kind_of_plan(plan: AnyPlan) -> str:
     """The kind (`DRAWS`) of a cluster that was drawn."""
     if isinstance(plan, SetsPlan):
         return SETS
+    if isinstance(plan, GroupPlan):
+        return GROUP
     if isinstance(plan, ProxiesPlan):
         of_proxies = FORWARDING if plan.forking else PROXIES
         return of_proxies if plan.relays else AGENTS
-    return GROUP if isinstance(plan, GroupPlan) else ONE_SET
+    return ONE_SET
 
 
 def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
     """Its run."""
     if isinstance(plan, SetsPlan):
         return run_sets(plan, with_trace)
-    if isinstance(plan, ProxiesPlan):
-        return run_proxies(plan, with_trace)
-    return run_group(plan, with_trace) if isinstance(plan, GroupPlan) else run(plan, with_trace)
+    if isinstance(plan, GroupPlan):
+        return run_group(plan, with_trace)
+    return run_proxies(plan, with_trace) if isinstance(plan, ProxiesPlan) else run(plan, with_trace)
 
 
 def run_seed(seed: int, kind: str) -> AnyOutcome:

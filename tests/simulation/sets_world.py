@@ -8,6 +8,7 @@ to have what the map says, and the map what is wanted.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from simulation.proxies_world import (
     AnyClient,
     ProxiesOutcome,
     ProxiesWorld,
-    run_proxies,
+    run_world,
 )
 from simulation.queue_ledger import QueueLedger
 from simulation.sets_checks import ControllersWatch
@@ -260,4 +261,4 @@ class SetsWorld(ProxiesWorld):
 
 def run_sets(plan: SetsPlan, with_trace: bool = False) -> ProxiesOutcome:
     """The whole run of `plan`. A problem is the outcome, not an exception."""
-    return run_proxies(plan, with_trace, lambda _, traced, directory: SetsWorld(plan, traced, directory))
+    return run_world(partial(SetsWorld, plan, with_trace))

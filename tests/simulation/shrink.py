@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from simulation.group_plan import GroupPlan
 from simulation.plan import Plan
 from simulation.proxies_plan import ProxiesPlan
 
-P = TypeVar("P", Plan, ProxiesPlan, GroupPlan)
+P = TypeVar("P", Plan, ProxiesPlan)
 
 
 def shrink(plan: P, fails: Callable[[P], bool], attempts: int = 200) -> P:

@@ -18,7 +18,7 @@ from simulation.runs import (
     run_seed,
 )
 
-CLUSTERS = {ONE_SET: 2, AGENTS: 2, SETS: 2, PROXIES: 2, FORWARDING: 2, GROUP: 4}
+CLUSTERS = {ONE_SET: 2, AGENTS: 2, SETS: 2, PROXIES: 2, FORWARDING: 2, GROUP: 2}
 """In one portion: a few seconds for each kind; in at most half of them nothing crosses sets, brokers or lives of a
 client."""
 NEW_SEEDS = 10**7, 10**9

@@ -11,7 +11,9 @@ from lone_group_member import LoneGroupMember
 from paired_engines import BROKER, PairedClient
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
 from qpid_ha_broker.amqp.wire.relay import RELAY_CAPABILITY, RelayRequest, read_answer
+from qpid_ha_broker.group import effects as fx
 from qpid_ha_broker.model.sets.grouped import GATHERED_BYTES
+from qpid_ha_broker.model.sets.resources import release_unseen
 
 BODY = "x" * 1000
 CREDIT = 300
@@ -110,11 +112,32 @@ def test_what_a_client_had_at_another_member_stays_its_own_when_another_one_has_
     broker.go_on()
     generations = broker.hosted.resources.replicated.state.generations
     _, begun = generations[-1]
-    generations.append(
-        (broker.hosted.resources.replicated.log.last_lsn, begun._replace(generation=begun.generation + 1))
-    )
+    last_lsn = broker.hosted.resources.replicated.log.last_lsn
+    generations.append((last_lsn, begun._replace(generation=begun.generation + 1)))
     client.send_all(sender, proton.Message("one"), proton.Message("two"))
     broker.go_on()
     ids = tuple([entry.id for entry in broker.hosted.resources.catalog.queues["q"].messages])
 
     assert reclaimed(broker, ids) == ids[1:]
+
+
+def test_what_a_member_has_named_as_its_own_and_nobody_has_seen_is_told_when_it_comes_back() -> None:
+    """Seed 32 of clusters with a group: where the member had the queue again by then, it was nobody else's ever."""
+    broker = LoneGroupMember()
+    client = broker.connect()
+    sender = client.sender("q")
+    client.receiver("q", credit=1)
+    broker.go_on()
+    client.send(sender, proton.Message("one"))
+    broker.go_on()
+    queue = broker.hosted.resources.catalog.queues["q"]
+    (entry,) = queue.messages
+    broker.feed(fx.YieldAsked(queue.id, ((entry.id, entry.id),)))
+    broker.feed(fx.WantAsked(queue.id))
+    broker.go_on()
+    assert broker.serving.member.queues.held(queue.id) == {entry.id: "a"}
+
+    release_unseen(broker.hosted.resources, queue, [entry])
+    broker.go_on()
+
+    assert broker.serving.member.queues.held(queue.id) == {}

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from lone_group_member import LoneGroupMember
 from paired_engines import PairedClient
 from qpid_ha_broker.cluster.messages import DeclaredQueues, OrderDeletion, UnplacedQueue
 from qpid_ha_broker.cluster_map import TOMBSTONE_OF, PlacedQueue
@@ -110,6 +111,31 @@ def test_a_deletion_takes_three_steps_and_each_waits_for_the_one_before(primary:
     assert (primary.work().deleted, primary.there) == ((), {})
     assert primary.commit()._replace(declared=()) == QueueReport()
     assert primary.refusals == []
+
+
+def test_in_a_group_a_deletion_is_told_when_it_has_its_place_however_late_that_is() -> None:
+    """Seed 11 of clusters with a group: the queue was gone, its entry stayed, and nobody could make it again."""
+    broker, refusals = LoneGroupMember(), list[str]()
+    default = broker.container.default.resources.replicated
+    facts = SimpleNamespace(generation=3, keeps_directory=True)
+    member: Any = SimpleNamespace(hosted=broker.hosted, is_serving=True, facts=facts)
+    log: Any = SimpleNamespace(committed_lsn=EARLIER)
+    queues = PlacedQueues("a", default.state.map, log, {"orders": member}, lambda: None)
+    default.write(ev.SetPlaced("orders", ("a",), (), "", 0, 0))
+    default.write(ev.SetRecorded("orders", "c", 3, "a", 1, ("a",), False))
+    entry = default.write(ev.QueuePlaced("q", "orders", {}, False))
+
+    def work() -> tuple[int, ...]:
+        for _ in range(3):
+            queues.work()
+            broker.go_on()
+        return queues.report(False).deleted
+
+    broker.is_stalled = True
+    queues.have_deleted(OrderDeletion(1, "a", "orders", entry, False, False), lambda done, text: refusals.append(text))
+    assert work() == ()
+    broker.is_stalled = False
+    assert (work(), refusals) == ((entry,), [])
 
 
 def test_a_queue_is_refused_that_is_in_use_and_deleted_for_who_asks_again(primary: Primary) -> None:

@@ -55,6 +55,7 @@ class GroupServing:
         self._slices = Slices(resources, replication.due, slice_s, settings.comeback_s)
         replication.multicast, replication.window_bytes = self._multicast, settings.window_bytes
         replication.owns, replication.users = self.member.queues.may_hand_out, self._users
+        replication.has_named = lambda queue: self.member.name in self.member.queues.held(queue).values()
         replication.give_back = self._give_back
         replication.ask_for_link = self._ask_for_link
         replication.link_ended = lambda queue, link: feed(fx.LinkDetached(queue, link))

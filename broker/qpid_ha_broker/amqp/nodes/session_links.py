@@ -154,7 +154,9 @@ class SessionLinks:
         return self._is_used((owner, set_name, True))
 
     def _is_used(self, key: _Key) -> bool:
-        return key in self._attached or any((part.owner, name, consumes) == key for part, name, consumes in self._tokens)
+        return key in self._attached or any(
+            (part.owner, name, consumes) == key for part, name, consumes in self._tokens
+        )
 
     # --- what becomes of sessions
 

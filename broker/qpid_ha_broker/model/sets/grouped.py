@@ -155,6 +155,8 @@ class Grouped(HotStandby):
         """Asks the group for a place for the events of the unit with that number; `placed` or `skipped` follows."""
         self.owns: Callable[[int], bool] = lambda queue: False
         """Whether this member hands out from the queue with that id."""
+        self.has_named: Callable[[int], bool] = lambda queue: False
+        """Whether this member has named messages of the queue with that id as held here when it yielded it."""
         self.window_bytes = 1
         """So much of what was submitted here may be without a place before publishers wait."""
         self.users: Callable[[int], QueueUsers] = lambda queue: QueueUsers()
@@ -379,8 +381,8 @@ class Grouped(HotStandby):
 
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is
-        out before its queue is yielded."""
-        return was_seen or not self.hands_out(queue)
+        out before its queue is yielded; and of one that was named then they have to hear, whoever has the queue."""
+        return was_seen or not self.hands_out(queue) or self.has_named(queue.id)
 
     def note_due(self, queue: Queue) -> None:
         """As `Replication.note_due`: its owner does it, or somebody has to become that."""

@@ -185,7 +185,8 @@ class PlacedQueues:
             self._uncommitted_sets[set_name] = set_log.last_lsn
 
     def _carry_out_orders(self, set_name: str, hosted: HostedSet) -> bool:
-        """Those about entries that are known here, and whose queues are there; whether something has changed."""
+        """Those about entries that are known here, and whose queues are there; whether something has changed, or is
+        about to: in a group a queue is there until its deletion has its place, and then has to be told."""
         orders, has_changed = self._orders.get(set_name, {}), False
         for number, (order, refuse) in list(orders.items()):
             placed = self._map.queues_by_id.get(order.queue)
@@ -194,8 +195,11 @@ class PlacedQueues:
             queue = None if placed is None else hosted.resources.catalog.queues.get(placed.name)
             if placed is not None and (queue is None or (placed.name, set_name) in self._uncommitted):
                 continue  # it is about to be declared, or about to be known
+            if queue is not None and hosted.configuration.deletion_of(queue) is not None:
+                has_changed = True
+                continue
             del orders[number]
-            if placed is None or queue is None or queue.deleted:
+            if placed is None or queue is None or queue.deleted or queue.arguments.tombstone_of:
                 continue  # it is gone, or is about to be told
             try:
                 hosted.configuration.delete_queue(
@@ -205,6 +209,8 @@ class PlacedQueues:
                 refuse(False, str(error))
             else:
                 has_changed = True
+                if hosted.resources.replication.counts_later:
+                    orders[number] = order, refuse
         return has_changed
 
     def _declared_up_to(self, set_name: str, lsn: int) -> None:
