@@ -271,6 +271,9 @@ class GroupSet(ControlledSet):
             params = {**params, "strategy": GROUP}
         super()._ask(operator, method, wanted, params)
 
+    def why_replicas_differ(self) -> str:
+        return ""  # `check_rest` compares them
+
     def why_not_at_rest(self) -> str:
         names = {node.name for node in self.nodes}
         for node in self.nodes:

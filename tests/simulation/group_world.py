@@ -133,9 +133,14 @@ class GroupWorld(ProxiesWorld):
         self.orders = GroupOrders(self.schedule, plan.seed, self.surroundings, lambda: self.nodes)
         self.default.queues = {}
         (self.group,) = [placed for placed in self.sets if isinstance(placed, GroupSet)]
-        trouble = GroupTrouble(self.schedule, self.streams, self.nodes, self.default, self.sets, self.leases)
+        trouble = GroupTrouble(
+            self.schedule, self.streams, self.nodes, self.default, self.sets, self.leases, self.operator
+        )
         trouble.begin(self.orders, self.group)
         self.trouble = trouble
+
+    def _look_at_confirmations(self) -> None:
+        """Not by custody: who has to have a message of a group is said by its order."""
 
     def _values(self, index: int, directory: Path) -> dict[str, Any]:
         return super()._values(index, directory) | {"ha.backup-timeout": f"{self.plan.backup_timeout_s:g}s"}
