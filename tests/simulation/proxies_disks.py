@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -45,7 +46,7 @@ class DisksTrouble:
         self._default = default
         self._may_go = may_go
         self._later = later
-        self.strikes: dict[ProxiesKind, Callable[[ProxiesFault, random.Random], None]] = {
+        self.strikes: dict[StrEnum, Callable[[ProxiesFault, random.Random], None]] = {
             ProxiesKind.DISK_SLOW: self._slow,
             ProxiesKind.DISK_FULL: self._fill,
             ProxiesKind.DISK_CUT_SHORT: self._damage,
