@@ -33,6 +33,10 @@ class QueueUse:
         log = self._parts.log
         return log is not None and log.lineage.ownership.link_at(queue, link) == self._parts.ctx.settings.name
 
+    def has_named(self, queue: int) -> bool:
+        """Whether this member has named messages of the queue as held here when it yielded it."""
+        return self._parts.ctx.settings.name in self.held(queue).values()
+
     def held(self, queue: int) -> Mapping[int, str]:
         """Ids of messages that were out when their holders yielded, with these."""
         return self._parts.log.lineage.ownership.held(queue) if self._parts.log is not None else {}

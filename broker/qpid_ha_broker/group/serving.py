@@ -54,12 +54,11 @@ class GroupServing:
         """It serves, as `look` found it last."""
         self._slices = Slices(resources, replication.due, slice_s, settings.comeback_s)
         replication.multicast, replication.window_bytes = self._multicast, settings.window_bytes
-        replication.owns, replication.users = self.member.queues.may_hand_out, self._users
-        replication.has_named = lambda queue: self.member.name in self.member.queues.held(queue).values()
+        replication.queues_here, replication.users = self.member.queues, self._users
         replication.give_back = self._give_back
         replication.ask_for_link = self._ask_for_link
         replication.link_ended = lambda queue, link: feed(fx.LinkDetached(queue, link))
-        replication.has_link_to, replication.is_first_member = self.member.queues.has_link, lambda: self.member.is_first
+        replication.is_first_member = lambda: self.member.is_first
         replication.read_only = f"{settings.name} has not come to its group yet"
 
     @property

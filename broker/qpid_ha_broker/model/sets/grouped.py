@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.errors import InUse, ModelError, NotPrimary
@@ -139,6 +139,32 @@ class QueueUsers(NamedTuple):
     """How often it came to a member that hands out from it then."""
 
 
+class QueuesHere(Protocol):
+    """What this member has of queues, as the group's order tells. Queues are told by their ids."""
+
+    def may_hand_out(self, queue: int) -> bool:
+        """Whether this member hands out from the queue."""
+
+    def has_named(self, queue: int) -> bool:
+        """Whether this member has named messages of the queue as held here when it yielded it."""
+
+    def has_link(self, queue: int, link: SessionOwner) -> bool:
+        """Whether what the session holds on that link to the queue is answered here."""
+
+
+class _NothingHere:
+    """Of a member that has not come to its group."""
+
+    def may_hand_out(self, queue: int) -> bool:
+        return False
+
+    def has_named(self, queue: int) -> bool:
+        return False
+
+    def has_link(self, queue: int, link: SessionOwner) -> bool:
+        return False
+
+
 class Grouped(HotStandby):
     """The promise: a unit that was submitted here is placed or fails, and in the order in which it was submitted.
 
@@ -153,10 +179,7 @@ class Grouped(HotStandby):
         self.lead_proof = LeadProof.PROVEN
         self.multicast: Callable[[int, Sequence[ev.Event]], None] = _nobody
         """Asks the group for a place for the events of the unit with that number; `placed` or `skipped` follows."""
-        self.owns: Callable[[int], bool] = lambda queue: False
-        """Whether this member hands out from the queue with that id."""
-        self.has_named: Callable[[int], bool] = lambda queue: False
-        """Whether this member has named messages of the queue with that id as held here when it yielded it."""
+        self.queues_here: QueuesHere = _NothingHere()
         self.window_bytes = 1
         """So much of what was submitted here may be without a place before publishers wait."""
         self.users: Callable[[int], QueueUsers] = lambda queue: QueueUsers()
@@ -166,8 +189,6 @@ class Grouped(HotStandby):
         answered here, for the connection of the session with that epoch; `placed` or `skipped` follows."""
         self.link_ended: Callable[[int, SessionOwner], None] = lambda queue, link: None
         """Tells the group that a link of a session has ended here, to the queue with that id."""
-        self.has_link_to: Callable[[int, SessionOwner], bool] = lambda queue, link: False
-        """Whether what the session holds on the link to the queue with that id is answered here."""
         self.give_back: Callable[[Taken], None] = lambda event: None
         """Has what a unit was to take stay in its queue."""
         self.is_first_member: Callable[[], bool] = lambda: False
@@ -274,7 +295,7 @@ class Grouped(HotStandby):
 
     def has_link(self, queue: Queue, link: SessionOwner) -> bool:
         """As `HotStandby.has_link`."""
-        return bool(self.read_only) or self.has_link_to(queue.id, link)
+        return bool(self.read_only) or self.queues_here.has_link(queue.id, link)
 
     def take_link(self, queue: Queue, link: SessionOwner, epoch: int) -> CommitToken | None:
         """As `HotStandby.take_link`."""
@@ -359,7 +380,8 @@ class Grouped(HotStandby):
 
     def hands_out(self, queue: Queue) -> bool:
         """As `QueueStrategy.hands_out`: the owner does, where nobody waits to have it alone."""
-        return not self.read_only and self.owns(queue.id) and not self.exclusive_use.is_doubtful(queue)
+        is_ours = not self.read_only and self.queues_here.may_hand_out(queue.id)
+        return is_ours and not self.exclusive_use.is_doubtful(queue)
 
     def facts_of(self, queue: Queue) -> Mapping[str, object]:
         """As `HotStandby.facts_of`."""
@@ -382,7 +404,7 @@ class Grouped(HotStandby):
     def tells_returns(self, queue: Queue, *, was_seen: bool) -> bool:
         """As `Replication.tells_returns`: whoever hands out next has to mark them. Others know of no message that is
         out before its queue is yielded; and of one that was named then they have to hear, whoever has the queue."""
-        return was_seen or not self.hands_out(queue) or self.has_named(queue.id)
+        return was_seen or not self.hands_out(queue) or self.queues_here.has_named(queue.id)
 
     def note_due(self, queue: Queue) -> None:
         """As `Replication.note_due`: its owner does it, or somebody has to become that."""

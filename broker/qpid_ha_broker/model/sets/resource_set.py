@@ -112,7 +112,7 @@ class ResourceSet:
         """The short way to submit an Enqueued that is due at once and has no key, for `queues` of this log alone, of
         each of `bodies`; returns their LSNs. Each counts by itself."""
         is_one, queue = len(queues) == 1, queues[0]
-        ids = queue.ids if is_one else tuple([each.id for each in queues])
+        ids = queue.ids if is_one else tuple([bound.id for bound in queues])
         events = [_new_tuple(ev.Enqueued, (ids, body, durable, priority, expires_at_ms, "", 0)) for body in bodies]
         lsns = self.log.append_run(events)
         if is_one:
