@@ -28,6 +28,26 @@ class GroupQueueKind(StrEnum):
         return {"qpid.last_value_queue_key": "key"} if self is GroupQueueKind.LAST_VALUE else {}
 
 
+class GroupKind(StrEnum):
+    """What can go wrong with a group in addition."""
+
+    MEMBER_CRASHES = "member crashes"
+    MEMBERS_CRASH = "members crash"
+    """Several at once, perhaps all."""
+    MEMBER_PAUSED = "member paused"
+    """The process is stopped. What carries the group's order lives on."""
+    ORDER_SPLIT = "order split"
+    """Members fall into parts, each of which is a view of its own."""
+    ORDER_SLOW = "order slow"
+    """A member takes long for what is delivered to it."""
+    ORDER_LATE = "order late"
+    """What is sent comes to a member later than to others."""
+    ORDER_CONGESTED = "order congested"
+    """What a member sends waits."""
+    ORDER_LOST = "order lost"
+    """The daemon of a member's machine ends, and its broker does not."""
+
+
 @dataclass(frozen=True)
 class GroupPlan(ProxiesPlan):
     """A run, whole: two runs of the same plan are the same. The brokers of the group are the first of `replicas`."""
@@ -50,17 +70,17 @@ class GroupPlan(ProxiesPlan):
         return GROUP_ENDS_S
 
 
-_WEIGHTS: Final = {
+_WEIGHTS: Final[dict[StrEnum, int]] = {
     ProxiesKind.CLIENT_CUT: 4,
     ProxiesKind.CLIENT_SLEEPS: 2,
     ProxiesKind.BLOCK: 2,
-    ProxiesKind.MEMBER_CRASHES: 8,
-    ProxiesKind.MEMBERS_CRASH: 3,
-    ProxiesKind.MEMBER_PAUSED: 4,
-    ProxiesKind.ORDER_SPLIT: 7,
-    ProxiesKind.ORDER_SLOW: 3,
-    ProxiesKind.ORDER_CONGESTED: 3,
-    ProxiesKind.ORDER_LOST: 3,
+    GroupKind.MEMBER_CRASHES: 8,
+    GroupKind.MEMBERS_CRASH: 3,
+    GroupKind.MEMBER_PAUSED: 4,
+    GroupKind.ORDER_SPLIT: 7,
+    GroupKind.ORDER_SLOW: 3,
+    GroupKind.ORDER_CONGESTED: 3,
+    GroupKind.ORDER_LOST: 3,
     ProxiesKind.DISK_SLOW: 2,
 }
 
@@ -116,7 +136,7 @@ def in_order(faults: list[ProxiesFault]) -> tuple[ProxiesFault, ...]:
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
-def draw_group_fault(draw: random.Random, kind: ProxiesKind) -> ProxiesFault:
+def draw_group_fault(draw: random.Random, kind: StrEnum) -> ProxiesFault:
     """Some time of a run, for 25 ms to 3.75 s."""
     for_s = draw.choice((0.05, 0.2, 0.5, 1.0, 2.5)) * draw.uniform(0.5, 1.5)
     return ProxiesFault(kind, round(draw.uniform(0.8, GROUP_ENDS_S), 3), round(for_s, 3), draw.randrange(1 << 30))

@@ -14,7 +14,7 @@ from qpid_ha_broker.server.sets import group_set_member
 from qpid_ha_broker.server.sets.core_loop import Action
 from qpid_ha_broker.server.sets.group_set_member import GroupSetMember
 from simulation.brokers_node import BrokerNode
-from simulation.group_plan import GroupPlan, GroupQueueKind
+from simulation.group_plan import GroupKind, GroupPlan, GroupQueueKind
 from simulation.group_set import GroupReplica, GroupSet
 from simulation.group_transport import GroupOrders
 from simulation.proxies_clients import ConsumingClient, LinkClient, PublishingClient
@@ -45,14 +45,14 @@ class GroupTrouble(ProxiesTrouble):
         """Before anything strikes."""
         self.orders, self.group, self._fragile_until_s = orders, group, 0.0
         self._strikes |= {
-            ProxiesKind.MEMBER_CRASHES: self._crash_member,
-            ProxiesKind.MEMBERS_CRASH: self._crash_members,
-            ProxiesKind.MEMBER_PAUSED: self._pause_member,
-            ProxiesKind.ORDER_SPLIT: self._split_order,
-            ProxiesKind.ORDER_SLOW: self._slow_order,
-            ProxiesKind.ORDER_LATE: self._delay_order,
-            ProxiesKind.ORDER_CONGESTED: lambda fault, draw: orders.congest(self._member(draw).name, fault.for_s),
-            ProxiesKind.ORDER_LOST: lambda fault, draw: orders.lose(self._member(draw).name, fault.for_s),
+            GroupKind.MEMBER_CRASHES: self._crash_member,
+            GroupKind.MEMBERS_CRASH: self._crash_members,
+            GroupKind.MEMBER_PAUSED: self._pause_member,
+            GroupKind.ORDER_SPLIT: self._split_order,
+            GroupKind.ORDER_SLOW: self._slow_order,
+            GroupKind.ORDER_LATE: self._delay_order,
+            GroupKind.ORDER_CONGESTED: lambda fault, draw: orders.congest(self._member(draw).name, fault.for_s),
+            GroupKind.ORDER_LOST: lambda fault, draw: orders.lose(self._member(draw).name, fault.for_s),
             ProxiesKind.DISK_SLOW: self._slow_disk,
             ProxiesKind.DISK_LOST: self._lose_disk,
             ProxiesKind.DELETE_QUEUE: self._delete_queue,

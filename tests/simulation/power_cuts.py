@@ -30,7 +30,7 @@ SCENARIO = Plan(
     check_every=20,
     is_fenced=False,
     faults=(
-        Fault(Kind.CRASH, 1.6, DOWN_S, 1, 0, 1),
+        Fault(Kind.CRASH, 1.61, DOWN_S, 1, 0, 1),
         Fault(Kind.SHUTDOWN, 3.6, 0.0, 0, 1, 0),
     ),
     has_store=True,

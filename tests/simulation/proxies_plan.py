@@ -72,22 +72,6 @@ class ProxiesKind(StrEnum):
     PRIMARY_ALONE = "primary alone"
     """All other brokers are stopped until nobody is in sync with the primary any more, which is killed then, and comes
     again with its store. The record is lost in between, or is not."""
-    # With a group:
-    MEMBER_CRASHES = "member crashes"
-    MEMBERS_CRASH = "members crash"
-    """Several at once, perhaps all."""
-    MEMBER_PAUSED = "member paused"
-    """The process is stopped. What carries the group's order lives on."""
-    ORDER_SPLIT = "order split"
-    """Members fall into parts, each of which is a view of its own."""
-    ORDER_SLOW = "order slow"
-    """A member takes long for what is delivered to it."""
-    ORDER_LATE = "order late"
-    """What is sent comes to a member later than to others."""
-    ORDER_CONGESTED = "order congested"
-    """What a member sends waits."""
-    ORDER_LOST = "order lost"
-    """The daemon of a member's machine ends, and its broker does not."""
 
 
 _WEIGHTS: Final = {

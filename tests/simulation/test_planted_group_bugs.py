@@ -31,16 +31,15 @@ from qpid_ha_broker.model.sets import state as set_state
 from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.state import SetState
 from simulation.group_guarantees import Guarantee
-from simulation.group_plan import GroupPlan, GroupQueueKind, draw_group_fault, draw_group_plan, in_order
+from simulation.group_plan import GroupKind, GroupPlan, GroupQueueKind, draw_group_fault, draw_group_plan, in_order
 from simulation.planted import found_by
-from simulation.proxies_plan import ProxiesKind
 
 
 def in_parts_and_late(seed: int) -> GroupPlan:
     """One queue for many consumers, whose members part from others now and then, while some hear of things later."""
     draw = random.Random(f"{seed}/in parts and late")
-    late = [draw_group_fault(draw, ProxiesKind.ORDER_LATE)._replace(at_s=0.1, for_s=8.0) for _ in range(6)]
-    parted = [draw_group_fault(draw, ProxiesKind.ORDER_SPLIT)._replace(for_s=0.3) for _ in range(3)]
+    late = [draw_group_fault(draw, GroupKind.ORDER_LATE)._replace(at_s=0.1, for_s=8.0) for _ in range(6)]
+    parted = [draw_group_fault(draw, GroupKind.ORDER_SPLIT)._replace(for_s=0.3) for _ in range(3)]
     apart = [fault._replace(at_s=at_s + draw.random()) for fault, at_s in zip(parted, (1.0, 3.5, 6.0), strict=True)]
     return replace(
         draw_group_plan(seed), brokers=3, replicas=((0, 1, 2),), kinds=(GroupQueueKind.PLAIN,), exclusive=(False,),
@@ -167,7 +166,7 @@ def test_not_telling_what_a_consumer_gave_back_is_found(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Grouped, "tells_returns", only_of_others)
 
-    assert "without saying so" in found_by(monkeypatch, map(draw_group_plan, (1, 0))).problem
+    assert "without saying so" in found_by(monkeypatch, map(draw_group_plan, (5,))).problem
 
 
 def test_handing_out_before_all_know_who_owns_the_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
