@@ -29,6 +29,7 @@ from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
 from qpid_ha_broker.server.runtime.member_settings import member_settings
 from qpid_ha_broker.server.runtime.pause_watch import PauseWatch
 from qpid_ha_broker.server.sets import membership, pause_control
+from qpid_ha_broker.server.stores.fleet import StoreFleet
 from qpid_ha_broker.server.stores.storage import Storage
 from qpid_ha_broker.server.stores.writer import IDLE_S, RETRY_S, JournalWriter, StoreWriter, WorkOutcome, WriterListener
 from qpid_ha_broker.store.errors import StoreError
@@ -141,6 +142,8 @@ class Surroundings:
             mock.patch.object(ClusterSecret, "read", return_value=SECRET),
             mock.patch.object(PauseWatch, "start"),  # a thread; nobody asks brokers for what it sees
             mock.patch.object(file, "open_file", self._open_coordinator),
+            mock.patch.object(StoreFleet, "delete", _forget_store),
+            mock.patch.object(StoreFleet, "set_aside", _forget_store),
             *[mock.patch.object(module, "datetime", self._calendar) for module in TELL_DATES],
         ]
         if self._chunk_messages:
@@ -265,6 +268,10 @@ class MachineDisks:
         """By empty ones."""
         self._disks.clear()
 
+    def forget(self, directory: Path) -> None:
+        """That of a store which was deleted, or set aside for people to look at."""
+        self._disks.pop(directory, None)
+
     def flush_s(self) -> float:
         """How long the next write and its sync take."""
         return self._draw.uniform(*FLUSH_S) + self.slow_s * self._draw.random()
@@ -275,6 +282,13 @@ class MachineDisks:
 
     def _begin_folding(self, directory: Path, upto: int) -> FoldingHere:
         return FoldingHere(self.disk(directory), upto)
+
+
+def _forget_store(fleet: StoreFleet, set_name: str) -> Path:
+    """See `StoreFleet.delete` and `StoreFleet.set_aside`, which rename directories of the machine under the tests."""
+    directory = fleet._directory / set_name
+    cast(ScheduledWriter, fleet._storage.writer).disks.forget(directory)
+    return directory
 
 
 class FoldingHere:
@@ -303,7 +317,7 @@ class ScheduledWriter(StoreWriter):
 
     def __init__(self, disks: MachineDisks, schedule: Schedule, post: Post) -> None:
         super().__init__()
-        self._disks = disks
+        self.disks = disks
         self._schedule = schedule
         self._post = post
 
@@ -321,7 +335,7 @@ class ScheduledWriter(StoreWriter):
         """A group is on its way."""
         writer.is_busy, writer.is_due, writer.is_scheduled = True, False, False
         count = writer.given_count
-        self._after(self._disks.flush_s(), lambda: self._write(writer, count))
+        self._after(self.disks.flush_s(), lambda: self._write(writer, count))
 
     def _write(self, writer: ScheduledJournalWriter, count: int) -> None:
         match writer.write_first(count):

@@ -435,20 +435,6 @@ def test_a_newcomer_whose_own_log_does_not_say_that_it_was_in_sync_holds_nobody_
     assert "not in the in-sync set of its own log" in refusal(verdict(newcomer, recorder, **given))
 
 
-@pytest.mark.parametrize("store", [StoreOrigin.DIRTY, StoreOrigin.CLEAN])
-@pytest.mark.parametrize("changed", [{}, {"min_in_sync": 2}, {"record": RECORDED, "has_coordinator": True}])
-def test_a_store_yields_to_who_did_not_crash_only_where_that_one_may_hold_more(
-    store: StoreOrigin, changed: dict[str, Any]
-) -> None:
-    """Of messages that no store keeps, or of the log."""
-    a, b, awake = broker("a", store=store), broker("b", store=store), broker("c")
-    given = {**changed, "unreachable": ()}
-    assert isinstance(verdict(b, a, awake, lacks_transient=False, **given), Accept)
-    assert "unlike c" in refusal(verdict(b, a, awake, lacks_transient=True, **given))
-    a, b = a._replace(lsn=99), b._replace(lsn=99)
-    assert re.search("unlike c|c goes further", refusal(verdict(b, a, awake, lacks_transient=False, **given)))
-
-
 def test_a_set_that_was_perhaps_never_recorded_leaves_somebody_who_may_lead() -> None:
     """The primary left both others out, and crashed before the coordinator had heard of that, or after: `a` was told of
     it, and cannot know either."""
@@ -460,6 +446,10 @@ def test_a_set_that_was_perhaps_never_recorded_leaves_somebody_who_may_lead() ->
     assert "a knows a newer in-sync set without this broker" in refusal(verdict(untold, primary, told, **given))
     assert isinstance(verdict(primary, told, untold, lacks_transient=False, **given), Accept)
     assert "none of them may lead" in refusal(verdict(primary, told, untold, lacks_transient=True, **given))
+    longer = untold._replace(lsn=121)
+    assert "unlike b" in refusal(verdict(primary, told, longer, lacks_transient=False, **given)), "it may hold more"
+    alone = {**given, "record": record._replace(primary="c")}
+    assert "unlike b" in refusal(verdict(primary, untold, lacks_transient=False, **alone)), "it may lead itself"
 
 
 @pytest.mark.parametrize("changed", [{}, {"min_in_sync": 2}, {"record": RECORDED, "has_coordinator": True}])

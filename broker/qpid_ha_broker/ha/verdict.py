@@ -148,9 +148,9 @@ def judge(evidence: PromotionEvidence) -> Verdict:
     5. It has data (`_why_not_with_data`), and
        a. the newest in-sync set that is known is without this broker: no;
        b. the record is older than a log (`_outdated_record`): no, nobody knows who was in sync last;
-       c. it was restarted after a crash (`_why_not_from_store`): no, if one of the in-sync set was not restarted and
-          may hold more, cannot be asked, or goes further, or if that is for an operator to decide; or after an end in
-          good order: no, if one of the in-sync set goes further, or was not restarted and may hold more;
+       c. it was restarted after a crash (`_why_not_from_store`): no, if one of the in-sync set was not restarted,
+          cannot be asked, or goes further, or if that is for an operator to decide; or after an end in good order:
+          no, if one of the in-sync set goes further, or was not restarted;
        d. the stores are older than the record (`_outdated_stores`): no, they are copies;
           or it began anew and followed a primary that is older than the record (`_why_unverified`): no;
        e. it was not restarted, and one that was may have confirmed something without it (`_why_left_out`): no;
@@ -584,9 +584,8 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     were closed in order together hold the same; if one in sync holds more, this one was put back from a copy. Whoever
     was not restarted at all, because it never heard of the shutdown perhaps, also has the messages that no store keeps.
 
-    If there are none of these, and this log goes as far, it holds all that the other one does: both are of one history.
-    Then nobody is sent there, for perhaps that one may not lead: somebody's log has a newer set without it, of which
-    nobody knows any more whether it counted.
+    That one may not lead itself where somebody's log has a newer set without it (`_is_shut_out`). Then nobody is sent
+    there who holds all that it does.
     """
     own, keeper = evidence.own, evidence.keeper
     if own.store not in (StoreOrigin.DIRTY, StoreOrigin.CLEAN) or evidence.is_chosen:
@@ -603,8 +602,8 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
         member.name
         for member in members
         if _is_awake(member, evidence.record)
-        and (evidence.lacks_transient or log_end(member) > log_end(own))
         and not _left_out_by(member, evidence)
+        and not (_is_shut_out(member, evidence) and _holds_all_of(member, evidence))
     ]
     if awake:
         return f"this broker was restarted, unlike {' and '.join(awake)}: {_promote(awake, keeper)}"
@@ -622,6 +621,17 @@ def _why_not_from_store(evidence: PromotionEvidence, view: _View) -> str:
     if not evidence.auto_recover:
         return "this store was not closed in order, and ha.auto-recover is off: see `qpid-ha store best`"
     return f"the store of {further}" if is_behind else ""
+
+
+def _is_shut_out(member: Answer, evidence: PromotionEvidence) -> bool:
+    """Whether that broker would say that it may not lead, for a newer in-sync set without it is known. Perhaps that
+    set never counted: its primary was restarted, and does not know either."""
+    return member.name not in _newest_view(_seen_by(member, evidence)).members
+
+
+def _holds_all_of(member: Answer, evidence: PromotionEvidence) -> bool:
+    """Whether this log, which is of the same history, goes as far, and lacks no messages that a store does not keep."""
+    return not evidence.lacks_transient and log_end(evidence.own) >= log_end(member)
 
 
 def _is_awake(answer: Answer, record: ClusterRecord | None) -> bool:
