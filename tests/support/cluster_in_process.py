@@ -151,11 +151,21 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
+_given_ports: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Ports that nobody uses now, and that were not given before: who has those may not listen yet."""
+    found: list[int] = []
+    sockets = []
     try:
-        return [each.getsockname()[1] for each in sockets]
+        while len(found) < count:
+            sockets.append(socket.create_server(("127.0.0.1", 0)))
+            port = sockets[-1].getsockname()[1]
+            if port not in _given_ports:
+                _given_ports.add(port)
+                found.append(port)
+        return found
     finally:
         for each in sockets:
             each.close()
