@@ -38,7 +38,10 @@ SCENARIO = Plan(
     transient=0.1,
     faults_end_s=4.2,
 )
-"""Queues, messages, transactions, consumers; segments that fill; a backup that was away; an end in good order."""
+"""Queues, messages, transactions, consumers; segments that fill; a backup that was away; an end in good order.
+
+It crashes while it writes nothing: of a write that a process dies in, no operation can be struck once more.
+"""
 
 
 class Cut(NamedTuple):

@@ -11,12 +11,12 @@ from qpid_ha_broker.access.rules import Permission
 from qpid_ha_broker.amqp.connections.connection import Connection, transactions_of
 from qpid_ha_broker.amqp.connections.nodes import Meaning, Target
 from qpid_ha_broker.amqp.connections.transactions import LINK_ENDED
-from qpid_ha_broker.amqp.links.own_producer import OwnProducer
 from qpid_ha_broker.amqp.links.plain_messages import by_route, runs_of
 from qpid_ha_broker.amqp.nodes.access_checks import PublisherIdentity
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
+from qpid_ha_broker.amqp.nodes.live_producers import OwnProducer
 from qpid_ha_broker.amqp.nodes.node_wait import AttachWaits
 from qpid_ha_broker.amqp.nodes.own_addresses import is_own, no_such_address
 from qpid_ha_broker.amqp.nodes.primary_link import PrimaryLink

@@ -37,7 +37,7 @@ Routed = tuple[Sequence[Queue], list[Transfer]]
 """Plain messages behind each other that come to the same queues of one log; no queues: each has to be looked at."""
 
 
-class Router(Protocol):
+class RoutingContainer(Protocol):
     """What is needed of the container."""
 
     @property
@@ -114,7 +114,7 @@ def _has_plain_properties(
     )
 
 
-def by_route(run: list[Transfer], target: Target, container: Router) -> Iterator[Routed]:
+def by_route(run: list[Transfer], target: Target, container: RoutingContainer) -> Iterator[Routed]:
     """All of a run of plain messages for an exchange, in order, by where they go."""
     exchange, publisher = target.node, container.publisher
     if not (isinstance(exchange, Exchange) and target.hosted.is_there(exchange)):

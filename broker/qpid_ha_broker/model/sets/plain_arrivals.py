@@ -64,15 +64,6 @@ def take_in(
         catalog.timed[queue] = None
 
 
-def take_in_routed(
-    catalog: Catalog, queues: Sequence[Queue], events: Sequence[Enqueued], lsns: Sequence[int], bodies: Sequence[bytes]
-) -> None:
-    """The same for each of `queues`, to which an exchange has brought all of `events`, alike but for their `bodies`."""
-    header = catalog.headers.of(events[0])
-    for queue in queues:
-        take_in(catalog, queue, header, lsns, bodies)
-
-
 def take_in_events(catalog: Catalog, queue: Queue, events: Sequence[Enqueued], lsns: Sequence[int]) -> None:
     """The same for plain messages with headers of their own. There may be LSNs of other events behind theirs."""
     at = 0
@@ -86,9 +77,8 @@ def take_in_records(catalog: Catalog, queues: Sequence[Queue], common: Alike, re
     """The same for records that are `alike`, of a log that is followed; returns the last LSN."""
     lsns, events, _ = zip(*records, strict=True)
     bodies = list(map(_payload, events))
-    if len(queues) == 1:
-        take_in(catalog, queues[0], header_of(queues[0], *common[1:]), lsns, bodies)
-    else:
-        take_in_routed(catalog, queues, events, lsns, bodies)
+    header = header_of(queues[0], *common[1:]) if len(queues) == 1 else catalog.headers.of(events[0])
+    for queue in queues:
+        take_in(catalog, queue, header, lsns, bodies)
     last: int = lsns[-1]
     return last

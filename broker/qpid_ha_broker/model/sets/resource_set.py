@@ -27,7 +27,7 @@ from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.replication import STANDARD_EXCHANGES, has_replicated_messages
 from qpid_ha_broker.model.sets.catalog import MESSAGE_OVERHEAD, Catalog
 from qpid_ha_broker.model.sets.following import take_over_queues
-from qpid_ha_broker.model.sets.plain_arrivals import Alike, alike, header_of, take_in, take_in_records, take_in_routed
+from qpid_ha_broker.model.sets.plain_arrivals import Alike, alike, header_of, take_in, take_in_records
 from qpid_ha_broker.model.sets.state import ReplayError, SetState
 from qpid_ha_broker.model.sets.strategies import Alone, ByHand, HotStandby, Replication
 from qpid_ha_broker.model.transactions.plan import Departure, EnqueuePlan
@@ -111,14 +111,13 @@ class ResourceSet:
     ) -> Sequence[int]:
         """The short way to submit an Enqueued that is due at once and has no key, for `queues` of this log alone, of
         each of `bodies`; returns their LSNs. Each counts by itself."""
-        is_one, queue = len(queues) == 1, queues[0]
-        ids = queue.ids if is_one else tuple([bound.id for bound in queues])
+        first, is_one = queues[0], len(queues) == 1
+        ids = first.ids if is_one else tuple([queue.id for queue in queues])
         events = [_new_tuple(ev.Enqueued, (ids, body, durable, priority, expires_at_ms, "", 0)) for body in bodies]
         lsns = self.log.append_run(events)
-        if is_one:
-            take_in(self.catalog, queue, header_of(queue, durable, priority, expires_at_ms), lsns, bodies)
-        else:
-            take_in_routed(self.catalog, queues, events, lsns, bodies)
+        header = header_of(first, durable, priority, expires_at_ms) if is_one else self.catalog.headers.of(events[0])
+        for queue in queues:
+            take_in(self.catalog, queue, header, lsns, bodies)
         return lsns
 
     # What happens to messages that are at hand.

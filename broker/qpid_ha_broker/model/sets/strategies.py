@@ -156,7 +156,8 @@ class HotStandby:
 
     def when_answering(self, queue: Queue, link: SessionOwner, epoch: int, give_back: Callable[[], bool]) -> None:
         """Have `give_back` called when what is held on that link is answered here; for good, with EVERYTHING as the
-        epoch. It is not where a later connection has the session. It returns False where the link stays in use here."""
+        epoch. It is not where a later connection has the session. `give_back` returns False where the link stays in use
+        here."""
         give_back()
 
     def deletes_unused(self, queue: Queue) -> bool:
