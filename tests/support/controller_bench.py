@@ -21,12 +21,12 @@ def report(name: str, *replicas: ms.ReplicaReport, uuid: str = "", instance: str
 class Bench:
     """A controller on broker `a`, its map, and what it said."""
 
-    def __init__(self, *brokers: str, placement: Placement = spread) -> None:
+    def __init__(self, *brokers: str, placement: Placement = spread, was_forced: bool = False) -> None:
         self.map, self.lsn, self.now_s = ClusterMap(), 0, 0.0
         self.controller = Controller(SETTINGS, placement)
         self.said: list[ms.ControllerEffect] = []
         self.reported: dict[str, tuple[ms.ReplicaReport, ...]] = {}
-        self.feed(ms.ControllerBegan(self.map, "a", 1, 0))
+        self.feed(ms.ControllerBegan(self.map, "a", 1, 0, was_forced=was_forced))
         for name in brokers:
             self.hosts(name)
 

@@ -654,6 +654,115 @@ def test_an_order_goes_out_once_all_replicas_of_a_new_set_are_there() -> None:
     assert [(order.broker, order.kind) for order in bench.given()] == [("b", ms.OrderKind.PROMOTE)]
 
 
+EMPTY = ms.ReplicaReport("orders", "connecting")
+CANNOT_BEGIN = ms.ReplicaReport("orders", "failed", problem="its directory cannot be written")
+
+
+def test_a_new_set_does_not_wait_for_a_replica_that_cannot_begin() -> None:
+    bench = Bench("a", "b", "c", "d")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
+
+    for name, replica in (("c", CANNOT_BEGIN), ("a", EMPTY), ("b", EMPTY)):
+        bench.hosts(name, replica)
+    bench.wait()
+    assert bench.map.sets["orders"].replicas == ("a", "b", "d")
+    assert "c: it has failed (its directory cannot be written)" in "".join(bench.controller_history("orders"))
+    bench.hosts("d", EMPTY)
+
+    assert orders(bench, OrderKind.PROMOTE) == [("a", "orders", "")]
+
+
+def test_a_replica_that_cannot_begin_is_tried_again_once_the_set_is_led_where_there_is_no_other_broker() -> None:
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
+    for name, replica in (("c", CANNOT_BEGIN), ("a", EMPTY), ("b", EMPTY)):
+        bench.hosts(name, replica)
+    assert orders(bench, OrderKind.PROMOTE) == [("a", "orders", "")], "without it"
+
+    bench.lead("a", "orders", members=("a", "b"))
+    bench.hosts("a", ms.ReplicaReport("orders", "primary", "active", 1, 5))
+    bench.hosts("b", ms.ReplicaReport("orders", "ready", "", 1, 5))
+    bench.hosts("c")
+    bench.stay(SETTINGS.check_interval_s + 2)
+    assert bench.map.sets["orders"].replicas == ("a", "b", "c")
+    bench.hosts("c", CANNOT_BEGIN)
+    bench.stay(SETTINGS.check_interval_s + 2)
+    assert bench.map.sets["orders"].replicas == ("a", "b", "c"), "it stays, and is shown"
+
+
+def bench_of_a_new_controller(*, was_forced: bool) -> Bench:
+    """The one before it has made a set that nobody has led yet."""
+    bench = Bench("a", "b", "c")
+    bench.ask(ms.CreateSet("orders", ("a", "b", "c")))
+    bench.feed(ms.ControllerBegan(bench.map, "a", 2, 0, was_forced=was_forced))
+    return bench
+
+
+@pytest.mark.parametrize("is_of_a_new_controller", [False, True])
+def test_a_new_set_does_not_wait_for_a_broker_that_is_lost(is_of_a_new_controller: bool) -> None:
+    if is_of_a_new_controller:
+        bench = bench_of_a_new_controller(was_forced=False)
+    else:
+        bench = Bench("a", "b", "c", was_forced=True)
+        bench.ask(ms.CreateSet("orders", ("a", "b", "c")))  # so it is known to be new
+    for name in "ab":
+        bench.hosts(name, EMPTY)
+    assert orders(bench, OrderKind.PROMOTE) == []
+
+    for _ in range(6):
+        bench.wait(1.0)
+        for name in "ab":
+            bench.hosts(name, EMPTY)
+
+    assert bench.map.sets["orders"].replicas == ("a", "b")
+    assert orders(bench, OrderKind.PROMOTE)[:1] == [("a", "orders", "")]
+
+
+def test_a_new_set_all_of_whose_brokers_are_lost_begins_with_others() -> None:
+    bench = Bench("a", "b")
+    bench.ask(ms.CreateSet("orders", ("b",)))
+
+    for _ in range(8):
+        bench.wait(1.0)
+        bench.hosts("a", *[EMPTY] * ("a" in bench.map.sets["orders"].replicas))
+
+    assert bench.map.sets["orders"].replicas == ("a",)
+    assert orders(bench, OrderKind.PROMOTE)[:1] == [("a", "orders", "")]
+
+
+@pytest.mark.parametrize("problem", ["failed", "lost"])
+def test_a_set_whose_record_may_have_been_lost_waits_for_all_and_says_what_an_operator_can_do(problem: str) -> None:
+    """Who is missing may be the only one who has its messages."""
+    bench = bench_of_a_new_controller(was_forced=True)
+
+    for _ in range(6):
+        bench.wait(1.0)
+        bench.hosts("a", EMPTY)
+        bench.hosts("b", EMPTY)
+        if problem == "failed":
+            bench.hosts("c", CANNOT_BEGIN)
+
+    assert bench.map.sets["orders"].replicas == ("a", "b", "c")
+    assert orders(bench, OrderKind.PROMOTE) == []
+    assert "`qpid-ha set promote orders a --force`" in bench.controller._leadership.problems["orders"]
+
+
+def test_a_drained_replica_of_a_set_whose_record_may_have_been_lost_stays_until_others_are_in_sync() -> None:
+    bench = bench_of_a_new_controller(was_forced=True)
+
+    assert bench.ask(ms.DrainBroker("b", force=True)).done
+    bench.stay(2)
+
+    assert bench.map.sets["orders"].leaving == ("b",)
+    assert "b" in bench.map.sets["orders"].replicas
+
+
+def test_nothing_leaves_a_new_set_of_which_nobody_is_there() -> None:
+    entry = SetEntry("orders", ("a",))
+    away = {"a": PlacementBroker("a", up=False, away_s=100.0)}
+    assert check(entry, away, 1, SETTINGS, spread, is_led=False, is_new=True).replicas == ("a",)
+
+
 @pytest.mark.parametrize(("phase", "expected"), [("recovering", [("b", "orders", "c")]), ("active", [])])
 def test_a_primary_that_has_just_begun_does_not_wait_for_a_replica_that_was_taken_away(
     phase: str, expected: list[tuple[str, str, str]]

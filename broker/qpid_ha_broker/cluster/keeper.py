@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from qpid_ha_broker.cluster.context import ControllerContext
+from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.placement import PlacementBroker, PlacementSet, one_a_machine, rank, ring
 from qpid_ha_broker.cluster.replicas import (
     ReplicaAction,
@@ -85,9 +86,10 @@ class ReplicaKeeper:
             self._carry_out(entry, decision)
 
     def review(self, name: str) -> None:
-        """Whether one that leaves, or has failed, can go now."""
-        entry = self._ctx.draft.sets[name]
-        if entry.leaving or self._ctx.reports.failed(name, entry.replicas):
+        """Whether one that leaves, or has failed, can go now; of a set that is new, one that is away, too."""
+        ctx, entry = self._ctx, self._ctx.draft.sets[name]
+        is_held_up = ctx.is_new(entry) and any(ctx.liveness.life(each) is BrokerLife.LOST for each in entry.replicas)
+        if entry.leaving or is_held_up or ctx.reports.failed(name, entry.replicas):
             self._carry_out(entry, self._check(entry, self._ctx.placement_brokers()))
 
     def _check(self, entry: SetEntry, brokers: dict[str, PlacementBroker]) -> ReplicaDecision:
@@ -98,7 +100,8 @@ class ReplicaKeeper:
         wanted = self.wanted(entry).number
         failed, parting = ctx.reports.failed(entry.name, entry.replicas), ctx.parting(entry.name)
         is_led = leading is not None
-        return check(entry, brokers, wanted, ctx.settings, ctx.placement, size_bytes, is_led, failed, parting)
+        is_new = ctx.is_new(entry)
+        return check(entry, brokers, wanted, ctx.settings, ctx.placement, size_bytes, is_led, failed, parting, is_new)
 
     def _carry_out(self, entry: SetEntry, decision: ReplicaDecision) -> None:
         self._complain(entry.name, decision.problem)

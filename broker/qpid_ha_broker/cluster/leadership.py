@@ -15,7 +15,7 @@ What is done about one set (`Leadership.review`), the first that applies:
 | somebody was told to lead, and has not answered | wait | he asks the others first |
 | all in sync were asked and have refused, and another has data | that one is told to | see `_others` |
 | all who could were asked, and have refused | wait a second | what they wait for may come |
-| nobody has ever led it, and somebody is missing or not ready | wait | one that is empty may have lost its data |
+| nobody has ever led it, and one of its list is missing or not ready | wait | he may hold what the record lacks |
 | one in sync of whom a new controller has not heard yet rather should, as follows | wait a moment | it may live |
 | who is to lead it, as follows, begins with others | wait | see `promotion_turns` |
 | nobody has ever led it | the preferred, else who leads fewest is told to | |
@@ -215,12 +215,21 @@ class Leadership:
         return to if now_s - handed_s < ORDER_LIMIT_S else ""
 
     def _why_not_first(self, entry: SetEntry) -> str:
-        """All must be there and empty, or it is not known whether one has data."""
+        """All of its list must be there and empty. Who cannot be does not stay in it (`replicas`), unless it is not
+        known whether anybody has data."""
         for name in entry.replicas:
             replica = self._ctx.reports.replica(name, entry.name) if self._ctx.liveness.is_alive(name) else None
-            if replica is None or replica.state not in MAY_LEAD:
-                why = "" if replica is None or not replica.problem else f": {replica.problem}"
+            if replica is not None and replica.state in MAY_LEAD:
+                continue
+            why = "" if replica is None or not replica.problem else f": {replica.problem}"
+            if self._ctx.is_new(entry):
                 return f"it is new, and {name} does not host it yet{why}"
+            others = [each for each in entry.replicas if each != name]
+            force = f"`qpid-ha set promote {entry.name} {others[0] if others else 'BROKER'} --force`"
+            return (
+                f"nobody has led it, by its record, but `default` was once promoted by force, and may have lost a newer"
+                f" one; {name} does not host it yet{why}: start that, or, if it never had data of {entry.name}, {force}"
+            )
         return ""
 
     def _candidates(self, entry: SetEntry) -> list[str]:

@@ -435,6 +435,8 @@ class ControllerBegan(NamedTuple):
     compares with its own time."""
     unique: str = ""
     """No other controller has had the same: what this one makes gets its UUID from it."""
+    was_forced: bool = False
+    """An operator has once forced a generation of `default`: records of sets that counted may be lost since."""
 
 
 class ControllerEnded(NamedTuple):

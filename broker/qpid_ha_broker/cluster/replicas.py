@@ -14,8 +14,10 @@ What follows from a check of one set (`check`); all that apply, in this order:
 | too few count, and no broker is open | say so | one that joins has it looked at again |
 | two that count are on one machine | one of them is to leave | what fails together is one copy |
 | one is on a draining broker, or on one that is of the cluster no more | it is to leave | an operator said so |
+| one has failed, or its broker is away, and the set is new, and another one counts | it is to leave | it holds nothing |
 | one has failed where it is, and enough are in sync | it is to leave | it was made up for |
 | one is on a broker that is away for too long, and enough are in sync | it is to leave | it was made up for |
+| one is to leave, the set is new, and there are others | it is removed | it holds nothing |
 | one is to leave, another one leads, and the rest in sync is enough | it is removed | nothing that counts is lost |
 | one of a group is to leave, and the rest in sync is enough | it is removed | the others have themselves recorded |
 | more count than wanted | shown; with `auto_trim` the worst are to leave | what an operator adds stays |
@@ -24,6 +26,9 @@ A replica *counts* unless it is to leave, its broker is draining, is away for lo
 cannot have it: a store that cannot be opened or written does not come back by itself, so nobody waits for it. Of a
 set that nobody has led yet, a replica on a broker that is away does not count: there is nothing to come back for.
 Of two on one machine one counts: that of who leads or should, else one that is in sync.
+
+A set is *new* while nobody has ever led it, beyond doubt (`ControllerContext.is_new`). Then all of its replicas have to
+be there before one leads (`leadership`), and so nobody stays in its list who cannot be. A group begins without him.
 """
 
 from __future__ import annotations
@@ -114,6 +119,8 @@ class _Check:
         """Brokers that cannot have their replica, and why."""
         self.parting: Collection[str] = ()
         """Brokers that have not given up an earlier replica yet."""
+        self.is_new = False
+        """Nobody has ever led it, beyond doubt."""
         self.entry, self.brokers, self.wanted, self.settings = entry, brokers, wanted, settings
         self.replicas, self.leaving = list(entry.replicas), list(entry.leaving)
         self.actions: list[ReplicaAction] = []
@@ -200,6 +207,9 @@ class _Check:
             if self.is_draining(name):
                 known = "it is drained" if name in self.brokers else "it is of the cluster no more"
                 self._leave(name, known)
+            elif self.holds_up(name) and counted:
+                why = f"it has failed ({self.failed[name]})" if name in self.failed else "it is away"
+                self._leave(name, f"{why}, and nobody has led the set yet")
             elif name in self.failed:
                 if self.is_led and len(self.in_sync_without(name)) >= self.wanted:
                     self._leave(name, f"it has failed ({self.failed[name]}), and is made up for")
@@ -207,6 +217,10 @@ class _Check:
                 self._leave(name, f"it has been away for {self.brokers[name].away_s:.0f} s, and is made up for")
             elif (there := counted.get(self.brokers[name].host, name)) != name and not self.is_away(name):
                 self._leave(name, f"{there} has one, and is on the same machine")
+
+    def holds_up(self, name: str) -> bool:
+        """Whether a set is not led for the first time because of that replica. A group begins without it."""
+        return self.is_new and not self.entry.is_group and (name in self.failed or self.is_away(name))
 
     def in_sync_without(self, name: str) -> list[str]:
         """The rest of the in-sync set: who is up and stays."""
@@ -234,7 +248,7 @@ class _Check:
         enough = max(1, min(self.wanted, len(open_machines)))
         for name in list(self.leaving):
             rest = self.in_sync_without(name)
-            if not record.generation and len(self.replicas) > 1 and name != record.primary:
+            if self.is_new and len(self.replicas) > 1:
                 why = "nobody has led the set yet"
             elif self.is_led and (self.entry.is_group or name != record.primary) and len(rest) >= enough:
                 why = f"in sync without it are {', '.join(rest)}"
@@ -288,13 +302,15 @@ def check(
     is_led: bool = True,
     failed: Mapping[str, str] | None = None,
     parting: Collection[str] = (),
+    is_new: bool = False,
 ) -> ReplicaDecision:
     """What the table above comes to for one set.
 
-    `failed`: who cannot have its replica, and why; `parting`: who has not given up an earlier one yet.
+    `failed`: who cannot have its replica, and why; `parting`: who has not given up an earlier one yet; `is_new`: nobody
+    has ever led it, and no record of that can be lost.
     """
     going = _Check(entry, brokers, wanted, settings)
-    going.is_led, going.failed, going.parting = is_led, failed or {}, parting
+    going.is_led, going.failed, going.parting, going.is_new = is_led, failed or {}, parting, is_new
     going.make_up(placement, size_bytes)
     going.send_away()
     going.trim()

@@ -156,7 +156,11 @@ class ControllerService:
     def _begin(self) -> None:
         self.is_active, self.problem, self._began_s = True, "", time.monotonic()
         now_ms = self._default.catalog.clock.now_ms(self._broker.container.steady.now_ms())
-        self._feed(ms.ControllerBegan(self._default.state.map, self._name, self._generation, now_ms, uuid.uuid4().hex))
+        state = self._default.state
+        was_forced = any(generation.forced for _, generation in state.generations)
+        self._feed(
+            ms.ControllerBegan(state.map, self._name, self._generation, now_ms, uuid.uuid4().hex, was_forced)
+        )
 
     def end(self, reason: str) -> None:
         """It leads no more."""
