@@ -219,6 +219,8 @@ class MachineDisks:
         if directory not in self._disks:
             disk = self._disks[directory] = SimulatedDisk(self._draw)
             disk.on_sync = self._synced
+            if self.is_full:
+                disk.fill()
         return self._disks[directory]
 
     def fill(self) -> None:

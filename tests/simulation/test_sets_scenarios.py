@@ -156,3 +156,29 @@ def test_a_broker_that_begins_to_lead_default_hears_of_the_first_that_it_writes_
         assert set(node.resources.catalog.map.queues) == {"q1", "q2"}
         assert set(world.controllers.map.queues) == {"q1"}
         assert set(world.queues_in("shard-1")) == {"q1"}
+
+
+def test_a_new_set_is_led_although_one_of_its_brokers_died_before_anybody_led_it() -> None:
+    with cluster(("",) * 4, NOTHING_IS_MADE_UP_FOR) as world:
+        world.kill("n2")  # the controller does not know it yet
+        world.asked("sets", {"action": "create", "name": "set", "replicas": ["n1", "n2"], "preferred": "n2"})
+
+        world.run_until(lambda: world.leads("n1", "set") or world.leads("n0", "set"), 10.0)
+
+        assert "n2" not in world.replicas("set")
+        published = world.publish("set")
+        world.start("n2")
+        world.let_go_by(3.0)
+        world.settle()
+        assert published.accepted
+        world.check_confirmed("set")
+
+
+def test_a_new_set_is_led_although_one_of_its_brokers_cannot_begin_a_store() -> None:
+    with cluster(("",) * 3, NOTHING_IS_MADE_UP_FOR) as world:
+        world.node("n2").disks.fill()
+        world.asked("sets", {"action": "create", "name": "set", "replicas": ["n0", "n1", "n2"]})
+
+        world.run_until(lambda: world.leads("n0", "set") or world.leads("n1", "set"), 10.0)
+        world.node("n2").disks.make_room()
+        world.settle()
