@@ -226,8 +226,6 @@ class ControllerContext:
         self._writes = 0
         self._made = 0
         """Ids."""
-        self._doubtful: frozenset[str] = frozenset()
-        """Sets of which the map may have lost a record."""
         self._effects: list[ControllerEffect] = []
         self._answers: list[Answer] = []
         self._placement_brokers: dict[str, PlacementBroker] | None = None
@@ -244,7 +242,6 @@ class ControllerContext:
         """This broker is the controller now."""
         self.name, self.map = began.name, began.map
         self.draft = Draft(began.map)
-        self._doubtful = frozenset(began.map.sets if began.was_forced else ())
         self._unique = f"{began.unique} {began.name} {began.generation} {began.message_time_ms}"
         self._message_time_offset_ms = began.message_time_ms - int(self.now_s * 1000)
         self.reports.clear()
@@ -256,14 +253,6 @@ class ControllerContext:
         self.remember(began.name, f"{began.name} is the controller: it leads default, generation {began.generation}")
         self._causes.clear()
         self._answers.clear()
-
-    def is_new(self, entry: SetEntry) -> bool:
-        """Whether nobody has ever led, or served, a set, beyond doubt: its replicas hold nothing.
-
-        A record without generation says so, as long as `default` has lost none: then a store that is away may be the
-        last one that has the set's messages.
-        """
-        return not (entry.record.generation or entry.name in self._doubtful)
 
     @property
     def message_time_ms(self) -> int:

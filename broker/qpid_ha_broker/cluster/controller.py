@@ -44,7 +44,7 @@ class Controller:
         self._records = SetRecords(ctx)
         self._leadership = Leadership(ctx, self._records)
         self._moves = Moves(ctx, self._leadership)
-        self._keeper = ReplicaKeeper(ctx)
+        self._keeper = ReplicaKeeper(ctx, self._records)
         self._queues = QueueDirectory(ctx, self._keeper)
         self._shutdown = SetsShutdown(ctx, self._leadership)
         self._operators = Operators(
@@ -132,8 +132,9 @@ class Controller:
         ctx.began(began)
         ctx.begin(ctx.now_s)
         ctx.liveness.began(began.name, tuple(ctx.draft.brokers), ctx.now_s)
+        self._records.began(was_forced=began.was_forced)
         for part in (
-            self._records, self._leadership, self._moves, self._keeper, self._operators, self._queues, self._shutdown,
+            self._leadership, self._moves, self._keeper, self._operators, self._queues, self._shutdown,
         ):  # fmt: skip
             part.began()
         self._drained.clear()

@@ -12,6 +12,7 @@ from zlib import crc32
 from qpid_ha_broker.cluster.context import ControllerContext
 from qpid_ha_broker.cluster.liveness import BrokerLife
 from qpid_ha_broker.cluster.placement import PlacementBroker, PlacementSet, one_a_machine, rank, ring
+from qpid_ha_broker.cluster.records import SetRecords
 from qpid_ha_broker.cluster.replicas import (
     ReplicaAction,
     ReplicaDecision,
@@ -33,8 +34,8 @@ class ReplicaKeeper:
     """The promise: no set has fewer replicas than it wants for longer than the recovery interval and one check, while
     there are brokers for them."""
 
-    def __init__(self, ctx: ControllerContext) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: ControllerContext, records: SetRecords) -> None:
+        self._ctx, self._records = ctx, records
         self._due_s: dict[str, float] = {}
         self._checks = 0
         self._complaints: dict[str, str] = {}
@@ -88,7 +89,8 @@ class ReplicaKeeper:
     def review(self, name: str) -> None:
         """Whether one that leaves, or has failed, can go now; of a set that is new, one that is away, too."""
         ctx, entry = self._ctx, self._ctx.draft.sets[name]
-        is_held_up = ctx.is_new(entry) and any(ctx.liveness.life(each) is BrokerLife.LOST for each in entry.replicas)
+        is_new = self._records.is_new(entry)
+        is_held_up = is_new and any(ctx.liveness.life(each) is BrokerLife.LOST for each in entry.replicas)
         if entry.leaving or is_held_up or ctx.reports.failed(name, entry.replicas):
             self._carry_out(entry, self._check(entry, self._ctx.placement_brokers()))
 
@@ -100,7 +102,7 @@ class ReplicaKeeper:
         wanted = self.wanted(entry).number
         failed, parting = ctx.reports.failed(entry.name, entry.replicas), ctx.parting(entry.name)
         is_led = leading is not None
-        is_new = ctx.is_new(entry)
+        is_new = self._records.is_new(entry)
         return check(entry, brokers, wanted, ctx.settings, ctx.placement, size_bytes, is_led, failed, parting, is_new)
 
     def _carry_out(self, entry: SetEntry, decision: ReplicaDecision) -> None:

@@ -222,7 +222,7 @@ class Leadership:
             if replica is not None and replica.state in MAY_LEAD:
                 continue
             why = "" if replica is None or not replica.problem else f": {replica.problem}"
-            if self._ctx.is_new(entry):
+            if self._records.is_new(entry):
                 return f"it is new, and {name} does not host it yet{why}"
             others = [each for each in entry.replicas if each != name]
             force = f"`qpid-ha set promote {entry.name} {others[0] if others else 'BROKER'} --force`"

@@ -30,10 +30,21 @@ class SetRecords:
         self._ctx = ctx
         self.changed_s: dict[str, float] = {}
         """When the primary of a set changed under this controller."""
+        self._doubtful: frozenset[str] = frozenset()
+        """Sets of which the map may have lost a record."""
 
-    def began(self) -> None:
-        """A new controller."""
+    def began(self, *, was_forced: bool) -> None:
+        """A new controller. `was_forced`: see `ControllerBegan`."""
         self.changed_s.clear()
+        self._doubtful = frozenset(self._ctx.map.sets if was_forced else ())
+
+    def is_new(self, entry: SetEntry) -> bool:
+        """Whether nobody has ever led, or served, a set, beyond doubt: its replicas hold nothing.
+
+        A record without generation says so, as long as `default` has lost none: then a store that is away may be the
+        last one that has the set's messages.
+        """
+        return not (entry.record.generation or entry.name in self._doubtful)
 
     def requested(self, asked: RecordRequested) -> None:
         """By the table above."""

@@ -14,7 +14,7 @@ What follows from a check of one set (`check`); all that apply, in this order:
 | too few count, and no broker is open | say so | one that joins has it looked at again |
 | two that count are on one machine | one of them is to leave | what fails together is one copy |
 | one is on a draining broker, or on one that is of the cluster no more | it is to leave | an operator said so |
-| one has failed, or its broker is away, and the set is new, and another one counts | it is to leave | it holds nothing |
+| the set is new, one has failed, or its broker is away, and another counts | it is to leave | it holds nothing |
 | one has failed where it is, and enough are in sync | it is to leave | it was made up for |
 | one is on a broker that is away for too long, and enough are in sync | it is to leave | it was made up for |
 | one is to leave, the set is new, and there are others | it is removed | it holds nothing |
@@ -27,7 +27,7 @@ cannot have it: a store that cannot be opened or written does not come back by i
 set that nobody has led yet, a replica on a broker that is away does not count: there is nothing to come back for.
 Of two on one machine one counts: that of who leads or should, else one that is in sync.
 
-A set is *new* while nobody has ever led it, beyond doubt (`ControllerContext.is_new`). Then all of its replicas have to
+A set is *new* while nobody has ever led it, beyond doubt (`SetRecords.is_new`). Then all of its replicas have to
 be there before one leads (`leadership`), and so nobody stays in its list who cannot be. A group begins without him.
 """
 
