@@ -158,9 +158,7 @@ class ControllerService:
         now_ms = self._default.catalog.clock.now_ms(self._broker.container.steady.now_ms())
         state = self._default.state
         was_forced = any(generation.forced for _, generation in state.generations)
-        self._feed(
-            ms.ControllerBegan(state.map, self._name, self._generation, now_ms, uuid.uuid4().hex, was_forced)
-        )
+        self._feed(ms.ControllerBegan(state.map, self._name, self._generation, now_ms, uuid.uuid4().hex, was_forced))
 
     def end(self, reason: str) -> None:
         """It leads no more."""
