@@ -25,6 +25,8 @@ class Bench:
         self.map, self.lsn, self.now_s = ClusterMap(), 0, 0.0
         self.controller = Controller(SETTINGS, placement)
         self.said: list[ms.ControllerEffect] = []
+        self.answers_questions = True
+        """Whoever is asked says at once that it does not lead."""
         self.reported: dict[str, tuple[ms.ReplicaReport, ...]] = {}
         self.feed(ms.ControllerBegan(self.map, "a", 1, 0, was_forced=was_forced))
         for name in brokers:
@@ -39,6 +41,8 @@ class Bench:
                     self.lsn += 1
                     self.map.apply(self.lsn, event)
                 self.feed(ms.MapWritten(effect.number, self.lsn))
+            elif isinstance(effect, ms.AskBroker) and self.answers_questions:
+                self.feed(ms.BrokerAnswered(effect.name, effect.set, 0))
         return effects
 
     def hosts(self, broker: str, *replicas: ms.ReplicaReport, instance: str = "") -> list[ms.ControllerEffect]:

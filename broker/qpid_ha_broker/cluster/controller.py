@@ -90,8 +90,9 @@ class Controller:
                 if instance == ctx.reports.instance(name):
                     ctx.liveness.refuses(name, now_s)
             case ms.BrokerAnswered(name, set_name, generation):
+                ctx.liveness.question_ended(name)
                 record = ctx.draft.sets[set_name].record if set_name in ctx.draft.sets else None
-                if record is not None and record.primary == name and generation >= record.generation:
+                if record is not None and record.primary == name and generation >= record.generation > 0:
                     ctx.liveness.answered(name, now_s)
             case ms.TimePassed():
                 self._tick()
@@ -167,6 +168,7 @@ class Controller:
             entries.sort(key=lambda entry: ctx.reports.leads(name, entry.name, entry.record.generation) is None)
             for entry in entries[:ASKED_ABOUT]:
                 _, cluster, generation, *_ = entry.record
+                ctx.liveness.asked(name)
                 ctx.send(ms.AskBroker(name, ctx.draft.brokers[name].address, entry.name, cluster, generation, limit_s))
 
     def _tick(self) -> None:

@@ -10,7 +10,7 @@ comes of it:
 | what comes of it | the controller asks who leads (`to_ask`) | who is to lead asks all replicas (`ha.promotion`) |
 | --- | --- | --- |
 | the connection is refused | nobody is there: lost at once | nobody leads: it goes on |
-| it is closed, and no answer | lost after `gone_after_s` | nobody leads: it goes on |
+| it is closed, and nothing comes of the question | lost after `gone_after_s` | nobody leads: it goes on |
 | no answer: frozen, or cut off | lost after `failure_timeout_s`, and may live | nobody leads: it goes on |
 | it leads, and confirms | it lives, for ANSWERS_COUNT times as long | it is left alone |
 | it leads, and waits for its record | the same | it hands over if it counts as silent, else it is left alone |
@@ -20,6 +20,7 @@ comes of it:
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
@@ -62,6 +63,7 @@ class Liveness:
     | alive, awaited | a reset connection, and another one is refused where it listened | lost | nobody is there |
     | awaited | looked for when the controller began: it is refused where it listens | lost | nobody is there |
     | alive, awaited | a reset or refused connection, and nothing for `gone_after_s` | lost | who lives is back |
+    | alive, awaited | the same, and a question to it is under way | as without that | its answer may be far away |
     | alive, awaited | the same, and it has answered that it leads | as without that | it lives |
     | alive, awaited | the same as the controller woke, and nothing for `failure_timeout_s` | lost | who lives is back |
     | alive | nothing for `failure_timeout_s` | lost | it hangs, or nobody can reach it |
@@ -84,6 +86,8 @@ class Liveness:
         """Those of the ones with a reset connection, or of which nothing was heard yet, that take no other one."""
         self._asked_s: dict[str, float] = {}
         """When it was asked last, of one that has not reported since."""
+        self._questions: Counter[str] = Counter()
+        """The same of questions of which nothing has come yet."""
         self._answered_s: dict[str, float] = {}
         """The same of its last answer: it leads."""
         self._silent: set[str] = set()
@@ -101,6 +105,7 @@ class Liveness:
         self._since_s = dict.fromkeys(names, now_s)
         self._reset_s, self._looked_s, self._woke_s = {}, now_s, -inf
         self._asked_s, self._answered_s = {}, {}
+        self._questions.clear()
         self._refusing.clear()
         self._silent.clear()
         self._gone.clear()
@@ -126,6 +131,15 @@ class Liveness:
         if name in self._reset_s:
             self._refusing.add(name)
 
+    def asked(self, name: str) -> None:
+        """A question to it is under way, after `to_ask`."""
+        self._questions[name] += 1
+
+    def question_ended(self, name: str) -> None:
+        """One was answered, or nothing will come of it."""
+        if name in self._questions:
+            self._questions[name] -= 1
+
     def answered(self, name: str, now_s: float) -> None:
         """It says itself that it leads a set."""
         if name in self._life and self._life[name] is not BrokerLife.LOST:
@@ -145,7 +159,7 @@ class Liveness:
             table.pop(name, None)
 
     def _forget_doubt(self, name: str) -> None:
-        for table in (self._reset_s, self._asked_s, self._answered_s):
+        for table in (self._reset_s, self._asked_s, self._answered_s, self._questions):
             table.pop(name, None)
         for names in (self._refusing, self._silent, self._gone):
             names.discard(name)
@@ -201,6 +215,7 @@ class Liveness:
             self._reset_s = dict.fromkeys(self._reset_s, now_s)
             self._refusing.clear()
             self._asked_s, self._answered_s, self._woke_s = {}, {}, now_s
+            self._questions.clear()
             self._since_s |= {name: now_s for name, life in self._life.items() if life is not BrokerLife.LOST}
             return []
         lost: list[Loss] = []
@@ -216,7 +231,7 @@ class Liveness:
             reset_s = self._reset_s.get(name, now_s)
             just_woke = reset_s - self._woke_s <= gone_after_s
             back_after_s = failure_timeout_s if just_woke else gone_after_s
-            is_away = now_s - reset_s >= back_after_s and answered_s < reset_s
+            is_away = now_s - reset_s >= back_after_s and answered_s < reset_s and self._questions[name] <= 0
             if name in self._refusing or is_away:
                 lost.append(Loss(name, "its process is gone", self._reset_s[name]))
                 gone.add(name)

@@ -467,7 +467,8 @@ class BrokerRefuses(NamedTuple):
 
 
 class BrokerAnswered(NamedTuple):
-    """After `AskBroker`: that broker lives, and leads the set in this generation, as it says itself."""
+    """What came of an `AskBroker`: one for each. That broker lives, and leads the set in this generation, as it says
+    itself; 0: it does not, or gave no answer."""
 
     name: str
     set: str

@@ -25,12 +25,15 @@ class LeaderQuestions:
         self._name, self._instance = name, instance
 
     def ask(self, effect: AskBroker, feed: Callable[[BrokerAnswered], None]) -> None:
-        """Feed an answer by which that broker leads; any other one changes nothing, as none at all."""
+        """Feed what comes of it, once, and within its limit."""
 
         def answered(happened: Input) -> None:
-            for answer in happened.answers if isinstance(happened, PeersAnswered) else ():
-                if answer.granted and (answer.name, answer.state) == (effect.name, State.PRIMARY):
-                    feed(BrokerAnswered(effect.name, effect.set, answer.generation))
+            generations = [
+                answer.generation
+                for answer in (happened.answers if isinstance(happened, PeersAnswered) else ())
+                if answer.granted and (answer.name, answer.state) == (effect.name, State.PRIMARY)
+            ]
+            feed(BrokerAnswered(effect.name, effect.set, max(generations, default=0)))
 
         question = Question(
             0, Topic.STATUS, self._name, self._instance, effect.cluster, effect.generation, 0, "", effect.set
