@@ -41,7 +41,12 @@ def is_refused(rules: list[str], method: str, **params: object) -> bool:
         settings, told = BrokerSettings.from_values({}), asyncio.Event()
         server = ControlServer(Path("/nonexistent/socket"), {})
         control = RemoteControl(lambda: settings, controlled(*rules), told.set, lambda: server)
-        control(OLGA, json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}), answers.append)
+        control(
+            OLGA,
+            json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}),
+            answers.append,
+            lambda: False,
+        )
         if not answers:
             await told.wait()
 
