@@ -206,3 +206,15 @@ def test_who_carries_out_control_requests_can_ask_whether_the_client_has_gone(
     assert gone() is has_gone
     stopped.client.vanish()
     assert gone() is (reply_to is not None)
+    assert stopped.client.peer.engine.input.has_hung_up()
+
+
+def test_who_has_closed_his_link_for_requests_hears_no_answer_to_a_control_request_and_has_gone() -> None:
+    stopped, asked = Stopped(), list[Gone]()
+    stopped.broker.container.management.control = lambda identity, body, done, gone: asked.append(gone)
+    properties = {"operation": OPERATION, "type": TYPE}
+    stopped.client.send(stopped.requests, proton.Message(body="{}", reply_to="$management", properties=properties))
+    stopped.broker.settle_down()
+    stopped.requests.close()
+    stopped.broker.settle_down()
+    assert [gone() for gone in asked] == [True]

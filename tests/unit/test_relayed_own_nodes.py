@@ -373,26 +373,33 @@ def test_a_client_of_a_proxy_does_not_have_the_proxys_rights(proxied: PairedProx
 # --- who has gone
 
 
-def ask_for(client: PairedClient, requests: Any, name: str, reply_to: str | None = "$management") -> None:
+def ask_for(
+    client: PairedClient, requests: Any, name: str, reply_to: str | None = "$management", *, is_settled: bool = False
+) -> None:
     """A queue; who hears of it is the test's to decide."""
     request: Any = proton.Message(reply_to=reply_to, body={})
     request.properties = {"operation": "CREATE", "type": "queue", "name": name}
-    client.send(requests, request)
+    delivery = client.send(requests, request)
+    if is_settled:
+        delivery.settle()
 
 
+@pytest.mark.parametrize("is_settled", [False, True])
 @pytest.mark.parametrize("is_waiting", [False, True])
-def test_a_proxy_sends_no_request_of_a_client_that_has_hung_up(proxied: PairedProxy, is_waiting: bool) -> None:
+def test_a_proxy_sends_no_request_of_a_client_that_has_hung_up(
+    proxied: PairedProxy, is_waiting: bool, is_settled: bool
+) -> None:
     client = proxied.client()
     requests = client.sender("$management")
     if is_waiting:
         proxied.cut()
-        ask_for(client, requests, "orders")
+        ask_for(client, requests, "orders", is_settled=is_settled)
         proxied.settle_down()
     client.peer.engine.input.has_hung_up = lambda: True
     if is_waiting:
         proxied.connect_upstream()
     else:
-        ask_for(client, requests, "orders")
+        ask_for(client, requests, "orders", is_settled=is_settled)
         proxied.settle_down()
     assert "orders" not in queues(proxied)
     warnings = [notice.text for notice in proxied.proxy.container.take_notices() if notice.level == "warning"]
