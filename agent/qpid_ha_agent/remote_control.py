@@ -83,7 +83,7 @@ class RemoteControlClient(Closing):
         try:
             return step()
         except proton.Timeout:
-            self.close()
+            self._hang_up()
             raise TimedOut(f"no answer from {self.broker} within {self.timeout_s:g} s") from None
         except (proton.ProtonException, proton.utils.LinkDetached, OSError) as error:
             self.close()
@@ -91,6 +91,14 @@ class RemoteControlClient(Closing):
             if "unauthorized-access" in text:
                 raise NotAllowed(f"{self.broker} does not let {self._who()} administer it: {text}") from None
             raise Unreachable(f"cannot reach a broker at {self.broker}: {text}") from None
+
+    def _hang_up(self) -> None:
+        """On a broker that does not answer: it answers no close either, for which Proton waits without an end."""
+        connection = self._connection
+        if connection is not None and connection.conn is not None and connection.conn.transport is not None:
+            connection.conn.transport.close_tail()
+            connection.timeout = 0.0
+        self.close()
 
     def _who(self) -> str:
         return self._login.user or f"anybody without a login ({HOW_TO_LOG_IN})"

@@ -23,6 +23,7 @@ from qpid_ha_agent import coordinator_talk, planned_restart, runner
 from qpid_ha_broker.coordination import file
 from qpid_ha_broker.coordination.file import FileCoordinator
 from qpid_ha_broker.ha.settings import MemberSettings
+from qpid_ha_broker.server.clients import client_protocol
 from qpid_ha_broker.server.controller import controller_service
 from qpid_ha_broker.server.runtime import pause_watch
 from qpid_ha_broker.server.runtime.cluster_secret import ClusterSecret
@@ -142,6 +143,7 @@ class Surroundings:
             mock.patch.object(ClusterSecret, "read", return_value=SECRET),
             mock.patch.object(PauseWatch, "start"),  # a thread; nobody asks brokers for what it sees
             mock.patch.object(file, "open_file", self._open_coordinator),
+            mock.patch.object(client_protocol, "has_hung_up", lambda transport: transport.has_hung_up),
             mock.patch.object(StoreFleet, "delete", _forget_store),
             mock.patch.object(StoreFleet, "set_aside", _forget_store),
             *[mock.patch.object(module, "datetime", self._calendar) for module in TELL_DATES],

@@ -71,6 +71,8 @@ class StreamEnd(asyncio.Transport):
         self._is_reading = True
         self._held: deque[Parcel] = deque()
         """Came, and is not read yet."""
+        self._has_end = False
+        """With it, or before, came the end of the stream."""
         self._blocked: deque[Parcel] = deque()
         """Of what the other end has written."""
         self._due_s = 0.0
@@ -168,14 +170,24 @@ class StreamEnd(asyncio.Transport):
         if self._blocked or self._streams.is_blocked(self.other.place, self.place):
             self._blocked.append(parcel)
         else:
-            self._held.append(parcel)
+            self._hold(parcel)
             self.read_on()
+
+    def _hold(self, parcel: Parcel) -> None:
+        self._has_end |= not parcel.data
+        self._held.append(parcel)
 
     def unblocked(self) -> None:
         """What the other end has written gets through."""
-        self._held += self._blocked
+        for parcel in self._blocked:
+            self._hold(parcel)
         self._blocked.clear()
         self.read_on()
+
+    @property
+    def has_hung_up(self) -> bool:
+        """As `hang_ups.has_hung_up` of a socket."""
+        return self._is_closing or self._has_end
 
     def read_on(self) -> None:
         """Have read what came, if anybody reads."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
+
+import pytest
 
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.effects import (
@@ -22,6 +25,7 @@ from simulation.copies import Copy
 from simulation.custody import Custody, Generation, Holder, Loss
 from simulation.network import CONNECT_LIMIT_S, Network
 from simulation.register import LIMIT_S, Register
+from simulation.streams import Post, StreamEnd, Streams
 from simulation.virtual_time import Clock, Schedule
 
 
@@ -312,3 +316,43 @@ def test_a_newer_copy_brings_back_what_an_older_one_had_taken_away() -> None:
     assert custody.loss(Holder("n0", 0, 3), 12.0) is None
     custody.disk_lost("n0", "lost")
     assert custody.loss(at_first, 8.0) is not None
+
+
+class StoppedProcess:
+    """It can be connected to, and reads nothing."""
+
+    name = "stopped"
+    is_up = True
+
+    def __init__(self) -> None:
+        self.end: StreamEnd | None = None
+        self.posted: list[Callable[[], None]] = []
+
+    def accept(self, end: StreamEnd) -> None:
+        self.end = end
+
+    def post_here(self) -> Post:
+        return self.posted.append
+
+
+@pytest.mark.parametrize("hang_up", [StreamEnd.close, StreamEnd.abort, StreamEnd.write_eof])
+def test_a_stopped_process_can_see_that_the_other_end_of_a_stream_has_hung_up_once_that_came(
+    hang_up: Callable[[StreamEnd], None],
+) -> None:
+    schedule, process, opened = Schedule(), StoppedProcess(), list[StreamEnd | None]()
+    streams = Streams(schedule, random.Random(1), 0.01, 1 << 20)
+    streams.listeners["stopped"] = process
+    streams.connect("client", lambda told: told(), "stopped", lambda end, _: opened.append(end))
+    schedule.run_until(1.0)
+    (ours,), theirs = opened, process.end
+    assert ours is not None
+    assert theirs is not None
+    ours.write(b"a request")
+    schedule.run_until(2.0)
+    assert not theirs.has_hung_up
+    streams.block("client", "stopped")
+    hang_up(ours)
+    schedule.run_until(3.0)
+    assert not theirs.has_hung_up
+    streams.unblock("client", "stopped")
+    assert theirs.has_hung_up

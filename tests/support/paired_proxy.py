@@ -15,7 +15,7 @@ import proton
 from paired_engines import PairedBroker, PairedClient, broker_engine
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.connections.container import ContainerSettings
-from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
+from qpid_ha_broker.amqp.links.relayed_links import RelayedLink, relayed_kind
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
 from qpid_ha_broker.amqp.relaying.silence import Silence
 from qpid_ha_broker.amqp.relaying.upstream import Upstream
@@ -178,9 +178,7 @@ class PairedProxy:
     # --- what links ask for
 
     def relay(self, connection: Connection, link: proton.Link, set_name: str) -> RelayedLink:
-        relayed: RelayedLink = (RelayedConsumer if link.is_sender else RelayedPublisher)(
-            connection, link, set_name, self
-        )
+        relayed = relayed_kind(link)(connection, link, set_name, self)
         self.links[relayed] = None
         self._begun.append(relayed)
         return relayed

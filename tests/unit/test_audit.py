@@ -349,7 +349,7 @@ async def test_an_administrator_through_amqp_is_named_and_one_who_may_not_too(tm
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "set", "params": {}})
     answers: asyncio.Queue[ManagementAnswer] = asyncio.Queue()
     for user in ("olga", "bob"):
-        remote(PeerIdentity("192.0.2.1:5", user, True), body, answers.put_nowait)
+        remote(PeerIdentity("192.0.2.1:5", user, True), body, answers.put_nowait, lambda: False)
         answer = await answers.get()
         assert (answer.status == UNAUTHORIZED) is (user == "bob")
     assert recorded == [("amqp", "olga", "set", "done"), ("amqp", "bob", "set", "denied")]

@@ -146,7 +146,9 @@ async def test_who_administers_through_amqp_needs_the_permission_of_its_row_on_t
             container.access.change(controlled(*rules).rules, "")
             answers: asyncio.Queue[ManagementAnswer] = asyncio.Queue()
             assert container.management.control is not None
-            container.management.control(PeerIdentity("10.0.0.1:5", "olga", True), body, answers.put_nowait)
+            container.management.control(
+                PeerIdentity("10.0.0.1:5", "olga", True), body, answers.put_nowait, lambda: False
+            )
             answer = await answers.get()
             assert answer.status == code, rules
             assert code != OK or "error" not in json.loads(str(answer.body))

@@ -44,7 +44,7 @@ class Managed(PairedProxy):
         """User, container and set of each far link, as the other broker is told."""
         assert self.accepted is not None
         links = [link for link in self.accepted.links if isinstance(link, ManagementLink)]
-        requests = [link._relay for link in links if link._relay is not None]
+        requests = [link._requester.relay for link in links if link._requester.relay is not None]
         return [(each.user, each.container, each.set_name) for each in requests]
 
 
@@ -250,3 +250,16 @@ def test_far_links_of_few_sets_are_kept(managed: Managed, monkeypatch: pytest.Mo
     for name in ("red", "blue", "red"):
         assert managed.desk.answer("READ", name)[0] == 200
         assert managed.sets_asked() == [name]
+
+
+def test_what_waits_for_a_primary_is_not_sent_once_its_client_has_hung_up(managed: Managed) -> None:
+    managed.publish_red("a")
+    managed.cut()
+    managed.desk.ask(1, "PURGE")
+    managed.one.peer.engine.input.has_hung_up = lambda: True
+    managed.connect_upstream()
+    assert managed.there.count("red") == 1
+    assert [(number, status) for number, status, _ in managed.desk.answers()] == [(1, 408)]
+    (warning,) = [notice.text for notice in managed.here.container.take_notices() if notice.level == "warning"]
+    assert "PURGE queue red was asked for by" in warning
+    assert not managed.here.container.waiting

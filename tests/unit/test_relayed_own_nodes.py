@@ -360,7 +360,7 @@ def test_a_client_of_a_proxy_gets_no_reply_that_is_for_another_one(proxied: Pair
 
 def test_a_client_of_a_proxy_does_not_have_the_proxys_rights(proxied: PairedProxy) -> None:
     asked = []
-    proxied.primary.container.management.control = lambda identity, body, done: asked.append(identity)
+    proxied.primary.container.management.control = lambda identity, body, done, gone: asked.append(identity)
     client = proxied.client()
     requests = client.sender("$management")
     request: Any = proton.Message(reply_to="$management", body="{}")
@@ -368,3 +368,65 @@ def test_a_client_of_a_proxy_does_not_have_the_proxys_rights(proxied: PairedProx
     client.send(requests, request)
     proxied.settle_down()
     assert [(identity.user, identity.is_admin) for identity in asked] == [("", False)]
+
+
+# --- who has gone
+
+
+def ask_for(
+    client: PairedClient, requests: Any, name: str, reply_to: str | None = "$management", *, is_settled: bool = False
+) -> None:
+    """A queue; who hears of it is the test's to decide."""
+    request: Any = proton.Message(reply_to=reply_to, body={})
+    request.properties = {"operation": "CREATE", "type": "queue", "name": name}
+    delivery = client.send(requests, request)
+    if is_settled:
+        delivery.settle()
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_proxy_sends_no_request_of_a_client_that_has_hung_up(
+    proxied: PairedProxy, is_waiting: bool, is_settled: bool
+) -> None:
+    client = proxied.client()
+    requests = client.sender("$management")
+    if is_waiting:
+        proxied.cut()
+        ask_for(client, requests, "orders", is_settled=is_settled)
+        proxied.settle_down()
+    client.peer.engine.input.has_hung_up = lambda: True
+    if is_waiting:
+        proxied.connect_upstream()
+    else:
+        ask_for(client, requests, "orders", is_settled=is_settled)
+        proxied.settle_down()
+    assert "orders" not in queues(proxied)
+    warnings = [notice.text for notice in proxied.proxy.container.take_notices() if notice.level == "warning"]
+    assert ["CREATE queue orders was asked for by" in text for text in warnings] == [True]
+    ask_for(client, requests, "invoices", None)
+    proxied.settle_down()
+    assert "invoices" in queues(proxied)
+
+
+def test_for_a_primary_the_client_has_gone_when_the_proxy_has(proxied: PairedProxy) -> None:
+    assert proxied.accepted is not None
+    client = proxied.client()
+    requests = client.sender("$management")
+    proxied.accepted.engine.input.has_hung_up = lambda: True
+    ask_for(client, requests, "orders")
+    proxied.settle_down()
+    assert "orders" not in queues(proxied)
+
+
+def test_a_primary_that_was_stopped_finds_the_end_of_the_reply_link_behind_the_request(proxied: PairedProxy) -> None:
+    """The proxy has closed it, because its client has."""
+    client = proxied.client()
+    replies = attach(proxied, client, "$management", name="replies")
+    requests = client.sender("$management")
+    ask_for(client, requests, "orders")
+    client.exchange()
+    replies.close()
+    client.exchange()
+    proxied.settle_down()
+    assert "orders" not in queues(proxied)

@@ -41,13 +41,37 @@ def is_refused(rules: list[str], method: str, **params: object) -> bool:
         settings, told = BrokerSettings.from_values({}), asyncio.Event()
         server = ControlServer(Path("/nonexistent/socket"), {})
         control = RemoteControl(lambda: settings, controlled(*rules), told.set, lambda: server)
-        control(OLGA, json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}), answers.append)
+        control(
+            OLGA,
+            json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}),
+            answers.append,
+            lambda: False,
+        )
         if not answers:
             await told.wait()
 
     asyncio.run(story())
     (answer,) = answers
     return answer.status == UNAUTHORIZED
+
+
+@pytest.mark.parametrize(("has_gone", "carried_out"), [(False, ["set"]), (True, [])])
+def test_what_an_administrator_has_given_up_is_not_begun(has_gone: bool, carried_out: list[str]) -> None:
+    done: list[str] = []
+    answers: list[ManagementAnswer] = []
+
+    async def story() -> None:
+        settings, told = BrokerSettings.from_values({}), asyncio.Event()
+        server = ControlServer(Path("/nonexistent/socket"), {"set": lambda params: done.append("set")})
+        control = RemoteControl(lambda: settings, controlled("allow olga administer"), told.set, lambda: server)
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "set", "params": {}})
+        control(OLGA, body, answers.append, lambda: has_gone)
+        await told.wait()
+
+    asyncio.run(story())
+    (answer,) = answers
+    assert done == carried_out
+    assert ("caller-gone" in str(answer.body)) is has_gone
 
 
 def test_each_action_on_messages_says_which_permissions_it_needs() -> None:

@@ -82,6 +82,13 @@ class Caller(NamedTuple):
             via=(broker,),
         )
 
+    @property
+    def text(self) -> str:
+        """For operators."""
+        if self.pid is not None:
+            return f"pid={self.pid}"
+        return f"{shortened(self.user) or 'somebody'} at {shortened(self.address) or 'an unknown address'}"
+
     def facts(self) -> dict[str, object]:
         """For a line, without what is empty."""
         facts: dict[str, object] = {"channel": self.channel.value, "user": shortened(self.user)}
@@ -104,6 +111,10 @@ class AuditedAct(NamedTuple):
     reason: str = ""
     """A word for why it was not done; texts of errors are left out, because they quote what was asked."""
 
+
+Gone = Callable[[], bool]
+"""Whether whoever has asked waits for no answer any more. Asked right before what wants one is begun: it is not begun
+for somebody who has given up, and may have had it done in another way."""
 
 RecordAct = Callable[[AuditedAct], None]
 """Writes it into the audit log; raises nothing."""

@@ -7,7 +7,7 @@ from collections import deque
 import proton
 
 from qpid_ha_broker.access.audit import AuditChannel, Caller
-from qpid_ha_broker.access.rules import Permission
+from qpid_ha_broker.access.rules import Permission, Subject
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.links.incoming import ReceivingLink
 from qpid_ha_broker.amqp.links.relayed_management import ManagedElsewhere
@@ -18,11 +18,14 @@ from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.management import LaterReply, Reply
 from qpid_ha_broker.amqp.nodes.management_control import Control, read_control_request
 from qpid_ha_broker.amqp.nodes.management_messages import (
+    GIVEN_UP,
     MANAGEMENT,
     REQUEST_BYTES,
     UNAUTHORIZED,
     ManagementAnswer,
     Request,
+    RequestRefusal,
+    given_up_text,
     write_answer,
 )
 from qpid_ha_broker.amqp.wire import engine
@@ -50,7 +53,7 @@ class ManagementLink(ReceivingLink):
         """Raises ServedElsewhere where another broker asks about queues of a set that is not led here."""
         super().__init__(connection, link, _REQUEST_CREDIT)
         self.is_relayed = relay is not None
-        self._relay = relay
+        self._requester = Requester(connection, relay)
         self._waiting: deque[Reply | LaterReply] = deque()
         self._delayed: deque[tuple[Delivery, bytes]] = deque()
         """Requests that came while too many bytes of replies wait."""
@@ -66,7 +69,8 @@ class ManagementLink(ReceivingLink):
             self._led = connection.container.led_set(relay.set_name)
             self._led.links[self] = None
         elif relays is not None:
-            self._others = ManagedElsewhere(connection, link, relay or _own_request(connection), relays)
+            asked_for = relay or _own_request(connection)
+            self._others = ManagedElsewhere(connection, link, asked_for, relays, self._requester.check_waits)
 
     def transfer(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
         """Carry out one request."""
@@ -85,8 +89,9 @@ class ManagementLink(ReceivingLink):
             self._carry_out(control, request)
             return
         self.connection.container.flush_accepted()
-        subject, others = subject_of(self.connection, self._relay), None if self._others is None else self._others.ask
-        reply = self.connection.container.management.handle(whole, subject, others, self._caller())
+        requester, others = self._requester, None if self._others is None else self._others.ask
+        management = self.connection.container.management
+        reply = management.handle(whole, requester.subject, others, requester.caller, requester.check_waits)
         self._wake()
         if reply is None:
             self.answered()
@@ -111,13 +116,6 @@ class ManagementLink(ReceivingLink):
         """Replies have gone: go on with the requests that wait."""
         self._wake()
 
-    def _caller(self) -> Caller:
-        """Who asks, for the audit log: with the brokers by which another one's client comes."""
-        identity, relay = self.connection.identity, self._relay
-        if relay is None:
-            return Caller(AuditChannel.MANAGEMENT, identity.user, identity.address)
-        return Caller(AuditChannel.MANAGEMENT, relay.user, relay.address or identity.address, via=relay.path)
-
     def _carry_out(self, control: Control, request: Request) -> None:
         """A control method may take its time: its answer waits for nobody, and nobody for it.
 
@@ -132,10 +130,10 @@ class ManagementLink(ReceivingLink):
             payload = b"" if request.reply_to is None else write_answer(request, answer)
             self._send(Reply(request.reply_to, payload, COMMITTED))
 
-        identity, relay = self.connection.identity, self._relay
-        if relay is not None:  # what the proxy may do, its clients may not
-            identity = PeerIdentity(identity.address, relay.user, is_admin=False)
-        control(identity, request.body, done)
+        def gone() -> bool:
+            return request.reply_to is not None and (self._is_closed or self._requester.has_gone(request.reply_to))
+
+        control(self._requester.identity, request.body, done, gone)
 
     @property
     def needs_primary(self) -> bool:
@@ -177,16 +175,14 @@ class ManagementLink(ReceivingLink):
         if reply.reply_to is None:
             self.answered()
             return
-        client = "" if self._relay is None else self._relay.client
-        for handler in self.connection.links:
-            if isinstance(handler, ReplyLink) and handler.client == client and reply.reply_to in handler.addresses:
-                handler.send(reply.payload, self)
-                return
+        link = self._requester.reply_link(reply.reply_to)
+        if link is not None:
+            link.send(reply.payload, self)
+            return
         self.answered()
-        container = self.connection.container
+        container, address = self.connection.container, reply.reply_to
         try:
-            address, subject = reply.reply_to or "", subject_of(self.connection, self._relay)
-            container.access.check(subject, Permission.PUBLISH, address)
+            container.access.check(self._requester.subject, Permission.PUBLISH, address)
             default = container.default
             queue = default.configuration.queue(address)
             default.resources.publish(queue, Message(reply.payload), default.now_ms)
@@ -215,6 +211,60 @@ def _own_request(connection: Connection) -> RelayRequest:
     container = connection.engine.connection.remote_container or ""
     name, user = connection.container.settings.name, connection.identity.user
     return RelayRequest((name,), "", container, user, address=connection.peer)
+
+
+class Requester:
+    """Who asks on a link to `$management`: the peer, or where that is another broker, its client.
+
+    He has gone when the peer has hung up, or has ended the link to which the reply is to go: nobody can hear it any
+    more. Of a broker's client that is known only by this: while his broker is there, it speaks for him. A reply to a
+    queue is read by somebody sometime, so where the peer has said its goodbye, and is still there, it is written.
+    """
+
+    def __init__(self, connection: Connection, relay: RelayRequest | None) -> None:
+        self._connection = connection
+        self.relay = relay
+
+    @property
+    def subject(self) -> Subject:
+        """For access control."""
+        return subject_of(self._connection, self.relay)
+
+    @property
+    def identity(self) -> PeerIdentity:
+        """For control methods: what the proxy may do, its clients may not."""
+        identity = self._connection.identity
+        return identity if self.relay is None else PeerIdentity(identity.address, self.relay.user, is_admin=False)
+
+    @property
+    def caller(self) -> Caller:
+        """For the audit log: with the brokers by which another one's client comes."""
+        identity, relay = self._connection.identity, self.relay
+        if relay is None:
+            return Caller(AuditChannel.MANAGEMENT, identity.user, identity.address)
+        return Caller(AuditChannel.MANAGEMENT, relay.user, relay.address or identity.address, via=relay.path)
+
+    def reply_link(self, address: str) -> ReplyLink | None:
+        """Where replies to `address` go; None: to a queue, if there is one."""
+        client = "" if self.relay is None else self.relay.client
+        for handler in self._connection.links:
+            if isinstance(handler, ReplyLink) and handler.client == client and address in handler.addresses:
+                return handler
+        return None
+
+    def has_gone(self, address: str) -> bool:
+        """Whether nobody waits any more for a reply to `address`."""
+        if self._connection.engine.input.has_hung_up():
+            return True
+        link = self.reply_link(address)
+        return link is not None and engine.has_peer_ended(link.link)
+
+    def check_waits(self, request: Request) -> None:
+        """Raises RequestRefusal where nobody waits for the reply any more. Who wants none may go at once."""
+        if request.reply_to is None or not self.has_gone(request.reply_to):
+            return
+        self._connection.log.note("warning", given_up_text(request, self.caller.text))
+        raise RequestRefusal(GIVEN_UP, "whoever asked for it has gone: nothing was done")
 
 
 class ReplyLink(LinkEndpoint, EachDisposition):

@@ -15,7 +15,7 @@ whoever drives this attaches it again where the set is led then, and nobody but 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from qpid_ha_broker.amqp.links.transacted_links import (
 )
 from qpid_ha_broker.amqp.nodes.link_endpoint import LinkEndpoint
 from qpid_ha_broker.amqp.nodes.link_state import LinkState, WaitsFor
-from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT, REQUEST_BYTES
+from qpid_ha_broker.amqp.nodes.management_messages import MANAGEMENT, REQUEST_BYTES, given_up_text, read_request
 from qpid_ha_broker.amqp.nodes.terminus import read_filters, read_terminus
 from qpid_ha_broker.amqp.relaying.relayed_transactions import FarCoordinator
 from qpid_ha_broker.amqp.relaying.relayer import Producer, Relayer, is_elsewhere, unreachable
@@ -241,12 +241,10 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
         self._numbers: dict[Delivery, int] = {}
         """Of what was sent on the far link that there is now."""
         self._publishes = RelayedPublishes(self)
-        self.is_paced = link.remote_target.address != MANAGEMENT
         self._run_again: int | None = None
         """Which run is sent again, while those behind it wait for its answers; None: all is sent."""
         self._most_credit = 0
         """That the primary has given at once."""
-        self._largest = 0 if self.is_paced else REQUEST_BYTES
         self._kept_bytes = 0
         self._refused: tuple[tuple[bytes, int], ...] = ()
         """Producers and numbers of the client's, of the newest that were refused: for a primary that did not do so."""
@@ -495,6 +493,51 @@ class RelayedPublisher(FarPublisher[Upstream], RelayedLink):
     def look_again(self) -> None:
         self.relayer.give_producer_back(Producer(self._producer, self._run, self._sent))
         super().look_again()
+
+
+class RelayedRequests(RelayedPublisher):
+    """To `$management`. The promise: what wants a reply is not sent for a client that has hung up: the primary sees
+    that this broker is there, and would carry it out."""
+
+    is_paced = False
+    _largest = REQUEST_BYTES
+
+    def transfers(self, batch: list[Transfer]) -> None:
+        """Send requests on."""
+        if self.connection.engine.input.has_hung_up():
+            FarPublisher.transfers(self, batch)  # one by one
+        else:
+            super().transfers(batch)
+
+    def publish(self, delivery: Delivery, payload: bytes, settled: bool, state: int) -> None:
+        if _is_given_up(self.connection, payload):
+            self._discard(delivery, settled, state)
+        else:
+            super().publish(delivery, payload, settled, state)
+
+    def _send(self, sender: Sender, number: int) -> None:
+        if not _is_given_up(self.connection, self._kept[number][1]):
+            super()._send(sender, number)
+        elif (near := self._drop(number)) is not None:
+            engine.settle(near, engine.RELEASED)
+
+
+def _is_given_up(connection: Connection, request_bytes: bytes) -> bool:
+    """Whether the client wants a reply and has hung up, which is noted in the log."""
+    if not connection.engine.input.has_hung_up():
+        return False
+    request = read_request(request_bytes)
+    if request is None or request.reply_to is None:
+        return False
+    connection.log.note("warning", given_up_text(request, connection.identity.text))
+    return True
+
+
+def relayed_kind(link: proton.Link) -> Callable[[Connection, proton.Link, str, Relayer], RelayedLink]:
+    """What a client's link is that is relayed."""
+    if link.is_sender:
+        return RelayedConsumer
+    return RelayedRequests if link.remote_target.address == MANAGEMENT else RelayedPublisher
 
 
 class DeclinedMessages:

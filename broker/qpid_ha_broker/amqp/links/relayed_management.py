@@ -7,11 +7,13 @@ links: the requests go out on one, the replies come in on the other.
 2. Where the set is led by somebody else before it is sent, it is sent there.
 3. Where the primary is lost after it was sent, nobody knows whether it was carried out, and the client is told so.
 4. Where the primary is of an older version, the client is told where it is.
+5. Where the client has gone before it is sent, it is not sent.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -21,10 +23,12 @@ import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
 from qpid_ha_broker.amqp.nodes.directory import ServedElsewhere
+from qpid_ha_broker.amqp.nodes.management import CheckWaits
 from qpid_ha_broker.amqp.nodes.management_messages import (
     MANAGEMENT,
     ManagementAnswer,
     Request,
+    RequestRefusal,
     read_answer,
     write_request,
 )
@@ -56,10 +60,12 @@ _REPLIES: Final = 100
 class _Asked:
     """A request that another broker is to carry out: see `administration.Work`."""
 
-    def __init__(self, payload: bytes, elsewhere: ServedElsewhere) -> None:
+    def __init__(self, payload: bytes, elsewhere: ServedElsewhere, check_waits: Callable[[], None]) -> None:
         self.payload = payload
         self.elsewhere = elsewhere
         """Where its set is led, as far as this broker knows."""
+        self.check_waits = check_waits
+        """Raises RequestRefusal where its client has gone."""
         self.is_sent = False
         self.written: CommitToken | None = None
         self.failure: ModelError | None = None
@@ -177,11 +183,19 @@ class _FarReplies(_FarEnd, EachTransfer):
 class FarManagement:
     """`$management` of the primary of one set, for what one client's link asks. The promise: each request ends once."""
 
-    def __init__(self, connection: Connection, link: proton.Link, request: RelayRequest, relayer: Relayer) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        link: proton.Link,
+        request: RelayRequest,
+        relayer: Relayer,
+        check_waits: CheckWaits,
+    ) -> None:
         """`connection` and `link`: the client's. `request`: of which set, and for whom."""
         self._connection = connection
         self._link = link
         self._relayer = relayer
+        self._check_waits = check_waits
         own = request._replace(
             client=f"management {id(self):x}"
         )  # as no connection is called, so that replies come here
@@ -201,7 +215,8 @@ class FarManagement:
     def ask(self, request: Request, elsewhere: ServedElsewhere) -> Pending[ManagementAnswer]:
         """Have a request carried out. It ends with the primary's answer, with Unavailable, or with `elsewhere`."""
         number = next(self._numbers)
-        asked = self._open[number] = _Asked(write_request(request, MANAGEMENT, number), fresh(elsewhere))
+        payload, check_waits = write_request(request, MANAGEMENT, number), partial(self._check_waits, request)
+        asked = self._open[number] = _Asked(payload, fresh(elsewhere), check_waits)
         self._unsent.append(number)
         self._limit(number)
         if not self._is_placed:
@@ -233,7 +248,14 @@ class FarManagement:
         if upstream is None or upstream is not self._replies.upstream:
             return
         while self._unsent:
-            asked = self._open[self._unsent.popleft()]
+            number = self._unsent[0]
+            asked = self._open[number]
+            try:
+                asked.check_waits()
+            except RequestRefusal as refusal:
+                self._answered(number, ManagementAnswer(refusal.status, refusal.description, {}))
+                continue
+            del self._unsent[0]
             asked.is_sent = True
             self._requests.sender.send_settled(asked.payload)
         upstream.touch()
@@ -249,6 +271,9 @@ class FarManagement:
             return
         if self._replies.upstream is not None:
             self._replies.upstream.touch()
+        self._answered(number, answer)
+
+    def _answered(self, number: int, answer: ManagementAnswer) -> None:
         asked = self._end(number)
         if asked is not None:
             asked.answer, asked.written = answer, COMMITTED
@@ -316,12 +341,20 @@ def _unknown(set_name: str, problem: str) -> Unavailable:
 class ManagedElsewhere:
     """What one client's link has other brokers carry out, by set."""
 
-    def __init__(self, connection: Connection, link: proton.Link, request: RelayRequest, relayer: Relayer) -> None:
-        """`request`: for whom."""
+    def __init__(
+        self,
+        connection: Connection,
+        link: proton.Link,
+        request: RelayRequest,
+        relayer: Relayer,
+        check_waits: CheckWaits,
+    ) -> None:
+        """`request`: for whom. `check_waits`: asked before a request is sent."""
         self._connection = connection
         self._link = link
         self._request = request
         self._relayer = relayer
+        self._check_waits = check_waits
         self._far: dict[str, FarManagement] = {}
         """By set, the longest unused first."""
 
@@ -331,7 +364,8 @@ class ManagedElsewhere:
         far = self._far.pop(name, None)
         if far is None:
             self._close_unused()
-            far = FarManagement(self._connection, self._link, self._request._replace(set_name=name), self._relayer)
+            request_there = self._request._replace(set_name=name)
+            far = FarManagement(self._connection, self._link, request_there, self._relayer, self._check_waits)
         self._far[name] = far
         return far.ask(request, elsewhere)
 

@@ -82,6 +82,12 @@ _STATUS = {
 }
 
 AskElsewhere = Callable[[Request, ServedElsewhere], Outcome[ManagementAnswer]]
+CheckWaits = Callable[[Request], None]
+"""Raises RequestRefusal where whoever has asked waits for no reply any more."""
+
+
+def _waits(_: Request) -> None:
+    """Whoever asks is there."""
 
 
 class Reply(NamedTuple):
@@ -164,16 +170,18 @@ class Management:
         subject: Subject,
         elsewhere: AskElsewhere | None = None,
         caller: Caller = NOBODY,
+        check_waits: CheckWaits = _waits,
     ) -> Reply | LaterReply | None:
         """Carry out one request of `subject`, or begin to; `elsewhere`: has the broker that is needed for it do so.
 
-        `caller`: who that is, for the audit log.
+        `caller`: who that is, for the audit log. `check_waits`: asked before it is begun.
         """
         request = read_request(request_bytes)
         if request is None:
             return None
         answer: ManagementAnswer | Outcome[ManagementAnswer]
         try:
+            check_waits(request)
             answer = self._carry_out(request, subject)
         except ServedElsewhere as error:
             answer = _refused(error) if elsewhere is None else elsewhere(request, error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from qpid_ha_broker.access.audit import Gone
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
 from qpid_ha_broker.amqp.nodes.management_messages import ManagementAnswer, Request, read_request
 
@@ -15,7 +16,7 @@ OPERATION, TYPE = "control", "org.qpid-ha.broker"
 _TYPE_BYTES = TYPE.encode("ascii")
 
 Done = Callable[[ManagementAnswer], None]
-Control = Callable[[PeerIdentity, object, Done], None]
+Control = Callable[[PeerIdentity, object, Done, Gone], None]
 """Carry out the request that is in a body for a peer; `Done` is called once, then or later: with 401 if it may not."""
 
 

@@ -20,10 +20,11 @@ MANAGEMENT = "$management"
 REQUEST_BYTES: Final = 16 * 1024
 """Of a request, at most."""
 OK, CREATED, ACCEPTED, NO_CONTENT, TEMPORARY_REDIRECT = 200, 201, 202, 204, 307
-BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, CONFLICT, PRECONDITION_FAILED = 400, 401, 404, 409, 412
+BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, GIVEN_UP, CONFLICT, PRECONDITION_FAILED = 400, 401, 404, 408, 409, 412
 NOT_IMPLEMENTED, UNAVAILABLE = 501, 503
 
 MAX_DESCRIPTION_CHARACTERS = 1000
+_ASKED: Final = ("operation", "type", "name")
 MAX_DEPTH = 16
 """Of the maps and lists of a request; four would do."""
 _LARGEST_LONG = 2**63 - 1
@@ -82,6 +83,12 @@ def read_request(data: bytes) -> Request | None:
     if problem and reply_to is None:
         return None
     return Request(reply_to, correlation_id, properties, body, problem)
+
+
+def given_up_text(request: Request, who: str) -> str:
+    """For the log, where it is not begun because nobody waits for the reply any more."""
+    asked = " ".join(str(request.properties[name]) for name in _ASKED if name in request.properties)
+    return f"{asked:.200} was asked for by {who}, who has gone since: not done"
 
 
 def write_answer(request: Request, answer: ManagementAnswer) -> bytes:

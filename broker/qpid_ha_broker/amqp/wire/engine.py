@@ -1200,6 +1200,17 @@ def session_of(link: proton.Link) -> Any:
     return lib.pn_link_session(link._impl)
 
 
+def has_peer_ended(link: proton.Link) -> bool:
+    """Whether the peer has closed it, or its session or connection: also where that came with what is told just now."""
+    session = lib.pn_link_session(link._impl)
+    states = (
+        lib.pn_link_state(link._impl),
+        lib.pn_session_state(session),
+        lib.pn_connection_state(lib.pn_session_connection(session)),
+    )
+    return any(state & lib.PN_REMOTE_CLOSED for state in states)
+
+
 def has_unsent(link: proton.Link) -> bool:
     """Whether messages that were sent on `link` wait for the peer's window."""
     return bool(lib.pn_link_is_sender(link._impl) and lib.pn_link_queued(link._impl))

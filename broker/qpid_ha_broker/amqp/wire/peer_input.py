@@ -15,6 +15,7 @@ And it knows nothing of users whom a cluster keeps: their logins are not for it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +37,14 @@ _HEADER_BYTES: Final = 8
 _REFUSED: Final = b"\0\0\0\x16\2\1\0\0" + b"\0SA\xc0\x09\1\xa3\x06$wrong"
 """A login by which nobody gets in, with a mechanism that is never offered: so Proton refuses it, and ends all."""
 _peek = lib.pn_collector_peek
+
+
+def _still_there() -> bool:
+    return False
+
+
+def _over() -> bool:
+    return True
 
 
 class Security(NamedTuple):
@@ -72,6 +81,9 @@ class PeerInput:
         """The socket is to end without a word: nobody can know yet whether the login is right."""
         self.heard_ms = 0
         """When something came last, by the clock of whoever pushes it."""
+        self.has_hung_up: Callable[[], bool] = _still_there
+        """Whether the other end has closed, though some of what came before that may not be read yet; whoever has the
+        socket says so."""
 
     def expect_stream(self) -> None:
         """The other end may leave AMQP, as soon as its end of the channel is open."""
@@ -184,6 +196,7 @@ class PeerInput:
         """Let go of all."""
         self._answered.clear()
         self._rest, self.login = b"", None
+        self.has_hung_up = _over
         if self.stream is not None:
             self.stream.stop()
 

@@ -13,6 +13,7 @@ from qpid_ha_broker.amqp.wire.pieces import Pieces
 from qpid_ha_broker.model.budget import Budget
 from qpid_ha_broker.server.clients.admission import Admission, AdmissionRefusal
 from qpid_ha_broker.server.runtime.engines import EngineFactory
+from qpid_ha_broker.server.runtime.hang_ups import has_hung_up
 from qpid_ha_broker.server.runtime.host import Host
 from qpid_ha_broker.server.runtime.opened_socket import MUCH_BYTES
 from qpid_ha_broker.server.runtime.tls import security_of
@@ -94,6 +95,7 @@ class ClientProtocol(asyncio.Protocol):
         if self.connection is None and not self._is_aborted:
             encrypted = None if self._transport is None else self._transport.get_extra_info("ssl_object")
             engine = self.engines.make(None if encrypted is None else security_of(encrypted))
+            engine.input.has_hung_up = self._has_hung_up
             self.connection = Connection(self._broker.connections, engine, self.peer, self._admit)
             self._broker.add(self.connection, self)
         self._rest = memoryview(data)
@@ -261,6 +263,9 @@ class ClientProtocol(asyncio.Protocol):
             " more: qpid-ha connections list says whose they are; raise LimitNOFILE",
         }[refusal]
         return AmqpError(RESOURCE_LIMIT, text)
+
+    def _has_hung_up(self) -> bool:
+        return self._transport is None or has_hung_up(self._transport)
 
     def _write(self, output: bytes) -> None:
         if self._transport is None or self.connection is None:

@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import re
-import select
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
@@ -24,9 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from qpid_ha_broker.access.audit import AuditResult, Caller
+from qpid_ha_broker.access.audit import AuditResult, Caller, Gone
 from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.server.control.control_socket import PeerCredentials, bind_control_socket
+from qpid_ha_broker.server.runtime.hang_ups import has_hung_up
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_config.errors import SettingsError, nearest
@@ -99,8 +99,6 @@ RecordRequest = Callable[[Caller, str, Mapping[str, object], AuditResult, str], 
 """Takes who asked, the method, its params, what came of it, and a word for why it was not done."""
 Permit = Callable[[str, dict[str, object]], None]
 """Raises ControlError for a method, with its params, that whoever asks may not use."""
-Gone = Callable[[], bool]
-"""Whether whoever asks waits for no answer any more."""
 
 
 class ControlAnswer(NamedTuple):
@@ -253,7 +251,7 @@ class ControlServer:
             nonlocal looks
             looks = OPERATIONS.reads(method, params)
 
-        gone = partial(_has_hung_up, writer)
+        gone = partial(has_hung_up, writer.transport)
         work = asyncio.get_running_loop().create_task(self.answer(line, caller, note, gone))
         try:
             while not (await asyncio.wait((work,), timeout=LOOK_INTERVAL_S))[0]:
@@ -357,7 +355,7 @@ class ControlServer:
                 self.record(caller, request.method, request.params, *outcome)
 
     def _too_late(self, name: str, caller: Caller) -> ControlError:
-        self._refusals.warning("%s was asked for by pid=%s, who has gone since: not done", name, caller.pid)
+        self._refusals.warning("%s was asked for by %s, who has gone since: not done", name, caller.text)
         return ControlError(REFUSED, "whoever asked for it has gone", {"reason": "caller-gone"})
 
     def _no_method(self, name: str) -> ControlError:
@@ -378,13 +376,6 @@ def _reason(error: ControlError) -> str:
     if isinstance(reason, str):
         return reason
     return {INVALID_PARAMS: "invalid", NOT_ALLOWED: "not-allowed"}.get(error.code, "refused")
-
-
-def _has_hung_up(writer: asyncio.StreamWriter) -> bool:
-    """Whether the caller has closed its end. Who has only ended what it says may wait for the answer."""
-    poll = select.poll()
-    poll.register(writer.get_extra_info("socket").fileno(), 0)
-    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
 async def _until_gone(reader: asyncio.StreamReader) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from qpid_ha_broker.access.audit import AuditChannel, AuditResult, Caller
+from qpid_ha_broker.access.audit import AuditChannel, AuditResult, Caller, Gone
 from qpid_ha_broker.access.operations import OPERATIONS
 from qpid_ha_broker.access.rules import AccessControl, Denied, Permission, Subject
 from qpid_ha_broker.amqp.nodes.identity import PeerIdentity
@@ -86,7 +86,7 @@ class RemoteControl:
         self._under_way = 0
         self._tasks = BackgroundTasks()
 
-    def __call__(self, identity: PeerIdentity, body: object, done: Done) -> None:
+    def __call__(self, identity: PeerIdentity, body: object, done: Done, gone: Gone) -> None:
         """Carry out one request; to be called in the broker's event loop."""
         problem = self._objection(identity, body)
         caller = Caller(AuditChannel.AMQP, identity.user, identity.address)
@@ -99,7 +99,7 @@ class RemoteControl:
             done(ManagementAnswer(UNAVAILABLE, f"{UNDER_WAY_MOST} requests are under way: ask again later", ""))
         else:
             self._under_way += 1
-            self._tasks.start(self._carry_out(caller, body, done))
+            self._tasks.start(self._carry_out(caller, body, done, gone))
 
     def _denied(self, caller: Caller, body: object) -> None:
         control, (method, params) = self._control(), _read(body)
@@ -112,12 +112,12 @@ class RemoteControl:
             return "mark the connection with the property qpid.ha-admin, as qpid-ha does"
         return self._rights.objection(identity, *_read(body))
 
-    async def _carry_out(self, caller: Caller, body: str, done: Done) -> None:
+    async def _carry_out(self, caller: Caller, body: str, done: Done, gone: Gone) -> None:
         try:
             async with asyncio.timeout(REPLY_TIMEOUT_S):
                 # What was begun goes on when nobody waits any more: as through the control socket.
                 line = body.encode("utf-8", errors="surrogatepass")
-                reply, _, stream = await asyncio.shield(self._control().answer(line, caller))
+                reply, _, stream = await asyncio.shield(self._control().answer(line, caller, gone=gone))
             if stream is not None:
                 stream.close()
             answer = ManagementAnswer(OK, "OK", (reply or b"").decode("ascii").rstrip())

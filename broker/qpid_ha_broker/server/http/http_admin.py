@@ -41,6 +41,7 @@ from qpid_ha_broker.server.http.page_files import PAGE_HEADERS, PREFIX, PageFile
 from qpid_ha_broker.server.http.page_sessions import PREFIX as SESSION
 from qpid_ha_broker.server.http.refusals import RETRY, HttpRefusal, is_own_page
 from qpid_ha_broker.server.http.state_news import LISTENERS_MAX, StateNews, event_text
+from qpid_ha_broker.server.runtime.hang_ups import has_hung_up
 from qpid_ha_broker.server.runtime.logs import RateLimitedLog
 from qpid_ha_broker.server.runtime.slices import in_slices
 from qpid_ha_config.tokens import TokenRole
@@ -305,7 +306,8 @@ class AdminPort:
                 raise ControlError(NOT_ALLOWED, problem)
             call.looks = OPERATIONS.reads(method, params)
 
-        answering = self._broker.control.answer(body, caller.audited(peer.host), permit)
+        gone = partial(has_hung_up, _transport_of(request))
+        answering = self._broker.control.answer(body, caller.audited(peer.host), permit, gone)
         call = _RpcCall(asyncio.get_running_loop().create_task(answering))
         self._begun.add(call.work)
         call.work.add_done_callback(self._begun.discard)
@@ -474,9 +476,17 @@ def _token_of(request: web.BaseRequest) -> str:
 def _peer_of(request: web.BaseRequest) -> HttpPeer:
     """Raises ConnectionResetError: it is gone."""
     connection = request.protocol
-    if not isinstance(connection, HttpConnection) or connection.transport is None:
+    if not isinstance(connection, HttpConnection):
         raise ConnectionResetError("the connection is gone")
-    return HttpPeer(peer_name(connection.transport), request.remote or "?", connection.address)
+    return HttpPeer(peer_name(_transport_of(request)), request.remote or "?", connection.address)
+
+
+def _transport_of(request: web.BaseRequest) -> asyncio.Transport:
+    """Raises ConnectionResetError: it is gone."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the connection is gone")
+    return transport
 
 
 def _fields_in(body: bytes, *names: str) -> tuple[Any, ...]:

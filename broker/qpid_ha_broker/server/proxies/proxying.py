@@ -16,7 +16,7 @@ from typing import Final
 import proton
 
 from qpid_ha_broker.amqp.connections.connection import Connection
-from qpid_ha_broker.amqp.links.relayed_links import RelayedConsumer, RelayedLink, RelayedPublisher
+from qpid_ha_broker.amqp.links.relayed_links import RelayedLink, relayed_kind
 from qpid_ha_broker.amqp.nodes.hosted_set import HostedSet
 from qpid_ha_broker.amqp.relaying.relayer import PlacedLink, Producer
 from qpid_ha_broker.amqp.relaying.set_contact import SetContact
@@ -83,8 +83,7 @@ class Proxying(FarLinks[PlacedLink, Upstream, Way[Socket]]):
 
     def relay(self, connection: Connection, link: proton.Link, set_name: str) -> RelayedLink:
         """Have `link` attached where the set is led: see `amqp.connections.connection.Relays`."""
-        kind = RelayedConsumer if link.is_sender else RelayedPublisher
-        relayed: RelayedLink = kind(connection, link, set_name, self)
+        relayed = relayed_kind(link)(connection, link, set_name, self)
         self.place(relayed)
         return relayed
 
