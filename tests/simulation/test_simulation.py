@@ -121,7 +121,7 @@ def test_a_trace_changes_nothing() -> None:
 def test_every_kind_of_fault_is_drawn() -> None:
     drawn = {fault.kind for seed in range(200) for fault in draw_plan(seed).faults}
 
-    assert drawn == set(Kind) - {Kind.AGENTS_PAUSE}, "those are drawn in test_preferences"
+    assert drawn == set(Kind)
 
 
 def test_shrinking_leaves_the_faults_that_matter() -> None:
