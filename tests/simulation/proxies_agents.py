@@ -146,15 +146,12 @@ class AgentsWatch:
 
     def _should_fail_back(self, node: BrokerNode) -> tuple[str, float]:
         """To whom it should hand over, after how long, because nothing keeps it from that; empty: to nobody."""
-        agent, leading, record = (
-            node.agent,
-            node.member.primary if node.is_primary else None,
-            self._default.register.record,
-        )
+        agent, leading = node.agent, node.member.primary if node.is_primary else None
         if leading is None or node.is_paused or agent is None or not agent.is_well or self._is_paused():
             return "", 0.0
         is_in_order = self._leases.holder is agent.process and agent.claims_lock and self._are_connected(*self._nodes)
-        if not is_in_order or record.primary != node.name or node.member.status.store_problem:
+        is_recorded = self._default.register.record.primary == node.name
+        if not (is_in_order and is_recorded) or node.member.status.store_problem:
             return "", 0.0
         ready = {str(row["name"]) for row in node.member.backups() if row["in_sync"] and row["state"] == State.READY}
         fit = [other for other in self._nodes if other.name in ready and self._may_take_over(node, other)]

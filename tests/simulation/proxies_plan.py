@@ -477,7 +477,7 @@ def _with_what_disks_and_coordinators_do(plan: ProxiesPlan) -> ProxiesPlan:
 
 
 def _with_preferred_brokers(plan: ProxiesPlan) -> ProxiesPlan:
-    """In half of all clusters but the first, and pauses then; in half of them more goes wrong with the coordinator."""
+    """And pauses, in half of all clusters but the first; in half, whichever, the coordinator fails in more ways."""
     if plan.seed < FIRST_WITH_PREFERENCES:
         return plan
     preferences, coordinator = random.Random(f"{plan.seed}/preferences"), random.Random(f"{plan.seed}/coordinator")

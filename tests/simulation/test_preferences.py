@@ -13,6 +13,7 @@ from qpid_ha_agent import decision
 from qpid_ha_agent.coordinator_talk import Coordination, CoordinatorTalk
 from qpid_ha_agent.decision import Action
 from qpid_ha_agent.failback import PRIORITIES_NOTE
+from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
 from simulation.brokers_node import BrokerNode
@@ -29,6 +30,8 @@ EMPTIED_COORDINATOR = ProxiesFault(ProxiesKind.COORDINATOR_EMPTIED, 3.0, 0.0, 0)
 """The preferred broker leads by then."""
 DEATH_OF_PREFERRED = ProxiesFault(ProxiesKind.CRASH_PRIMARY, 13.0, 0.5, 0)
 """The record was written anew by then."""
+CUT_AGENT_OF_PRIMARY = ProxiesFault(ProxiesKind.AGENT_CUT, 4.0, 3.0, 1)
+"""`draw` says whose."""
 
 
 def plans() -> Iterator[ProxiesPlan]:
@@ -98,6 +101,15 @@ def test_agents_that_do_not_say_again_who_is_preferred_are_found(monkeypatch: py
 
     plans = (replace(plan, until_s=30.0) for plan in with_a_preferred_broker(EMPTIED_COORDINATOR, DEATH_OF_PREFERRED))
     assert "is ready, and preferred" in found_by(monkeypatch, plans).problem
+
+
+def test_an_agent_that_alone_does_not_reach_the_coordinator_and_keeps_its_lock_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its broker does, and goes on to lead."""
+    monkeypatch.setattr(PrimaryLock, "declare_lost", lambda self, lease=None: None)
+
+    assert "takes the lock for its own" in found_by(monkeypatch, with_a_preferred_broker(CUT_AGENT_OF_PRIMARY)).problem
 
 
 def test_an_agent_that_promotes_in_a_pause_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
