@@ -159,10 +159,6 @@ class SessionUser:
         self._leases = leases
 
     @property
-    def name(self) -> str:
-        return self.process.name
-
-    @property
     def is_hanging(self) -> bool:
         return self.process.is_stopped
 

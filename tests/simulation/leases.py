@@ -30,9 +30,6 @@ class LockUser(Protocol):
     def is_cut(self) -> bool: ...
 
     @property
-    def name(self) -> str: ...
-
-    @property
     def has_power(self) -> bool: ...
 
 

@@ -21,7 +21,6 @@ SOON_S = 1.0
 
 @dataclass(eq=False)
 class Candidate:
-    name: str
     is_hanging: bool = False
     is_cut: bool = False
     has_power: bool = True
@@ -34,7 +33,7 @@ class World:
         self.schedule = Schedule()
         self.is_down = False
         self.lock = SessionLock(self.schedule, random.Random(seed), TIMEOUT_S, lambda: self.is_down)
-        self.first, self.second = Candidate("first"), Candidate("second")
+        self.first, self.second = Candidate(), Candidate()
         self.lock.join((self.first, self.second))
         while not (self.lock.wait_for(self.first) and self.lock.wait_for(self.second)):
             self.go_on(0.1)
