@@ -396,6 +396,8 @@ class ProxiesWorld:
         return "" if all(each == registries[0] for each in registries) else f"brokers know sessions {registries}"
 
     def _why_sessions_are_not_at_rest(self) -> str:
+        if not all(node.is_up or node.name in self.default.gone for node in self.nodes):
+            return "not all brokers are up"
         names = {client.session.name for client in self.clients if isinstance(client, SessionClient)}
         found = self.nodes[0].resources.replicated.state.sessions.by_name
         attached = {name for name, session in found.items() if session.is_attached}
