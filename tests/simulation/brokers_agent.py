@@ -20,6 +20,7 @@ from qpid_ha_agent.broker_talk import BrokerTalk
 from qpid_ha_agent.control import TimedOut, Unreachable, refusal_of
 from qpid_ha_agent.decision import LockView
 from qpid_ha_agent.runner import Runner, RunSettings
+from qpid_ha_config.settings import ActivationSettings
 from simulation.machine_process import MachineProcess
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ STOP_LOOK_S: Final = 0.1
 class SimulatedAgent:
     """The agent of a machine. It comes and goes, as its broker does."""
 
-    def __init__(self, node: BrokerNode) -> None:
+    def __init__(self, node: BrokerNode, activation: ActivationSettings) -> None:
         self.node = node
+        self._activation = activation
         self.name = f"agent {node.index}"
         self.number = 0
         self.is_paused = False
@@ -58,6 +60,10 @@ class SimulatedAgent:
         """It takes the lock for its own."""
         return self.process is not None and self.runner is not None and self.runner._lock.view is LockView.HELD
 
+    def failback_delay_s(self, name: str) -> float:
+        """How long a broker has to be ready that it is to hand over to."""
+        return 0.0 if self.runner is None else self.runner._failback.delay_s(name)
+
     def start(self) -> None:
         """A new process; whoever watches it on its machine does so, too."""
         if self.process is not None:
@@ -76,6 +82,7 @@ class SimulatedAgent:
             ("qpidd",),
             settings.control_socket,
             settings.coordinator,
+            self._activation,
             machine=AgentHere(self.node, process),
         )
         self.runner = Runner(run_settings, process.draw.uniform)
@@ -137,12 +144,17 @@ class AgentHere(AgentMachine):
     def __init__(self, node: BrokerNode, process: MachineProcess) -> None:
         self._node = node
         self._process = process
+        self._has_had_broker = False
         self.make_talk = partial(TalkHere, self)  # type: ignore[assignment]
 
     def find_broker(self, control_socket: Path, older_than_s: float) -> BrokerProcess | None:
+        self._has_had_broker |= self._node.has_process
         return ProcessHere(self._node, is_child=False) if self._node.has_process else None
 
     def start_broker(self, command: Sequence[str]) -> BrokerProcess:
+        if self._has_had_broker:
+            self._node.site.watcher.agent_starts_again(self._node)
+        self._has_had_broker = True
         self._node.start_after(self._process.draw.uniform(*BEGINS_S))
         return ProcessHere(self._node, is_child=True)
 

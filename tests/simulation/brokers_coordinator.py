@@ -1,7 +1,7 @@
 """The coordinator of simulated machines: the directory of `file:`, as it ships, but for the lock's waits.
 
 Who waits for a lock of the kernel's does so in a thread, which a virtual clock has none of: `Leases` says when that
-thread would have it. A machine may be cut off from the directory; then each call fails, and after a while its lease is
+thread would have it. A process may be cut off from the directory; then each call fails, and after a while its lease is
 given to the next one, as a server of NFS does. Or the lock rests on sessions, as those of ensembles do (`leases`).
 """
 
@@ -25,15 +25,13 @@ from simulation.virtual_time import Schedule
 WAITER_LOOKS_S: Final = 0.02
 """So soon one that waits finds that its session has the lock."""
 EXPIRES_S: Final = 3.5
-"""So long after a machine was cut off, the server lets the next one have what it had locked."""
+"""So long after a process was cut off, the server lets the next one have what it had locked."""
 
 
 class LeaseUser(Protocol):
     """A process that asks a coordinator."""
 
     name: str
-    machine: int
-    """Its number."""
     is_dead: bool
 
     @property
@@ -58,8 +56,10 @@ class Leases:
         self.renewal = ""
         """What its holder wrote last; it stays when that one dies."""
         self._waiting: deque[tuple[LeaseUser, Callable[[], None]]] = deque()
-        self._cut: dict[int, float] = {}
-        """Machines that do not reach the coordinator, and since when."""
+        self.is_away = False
+        """Nobody reaches it. It will know what it knew."""
+        self._cut: dict[str, float] = {}
+        """Processes, by name, that do not reach it, and since when."""
 
     @property
     def noticed_s(self) -> float:
@@ -115,6 +115,13 @@ class Leases:
         self.holder = self.lease = None
         self._next()
 
+    def expire_of(self, process: LeaseUser) -> None:
+        """The coordinator ends the session of a process that lives and is connected; a kernel knows of none."""
+
+    def lose_all(self) -> None:
+        """The coordinator begins anew, and knows of nobody."""
+        self.take_away()
+
     def _next(self) -> None:
         if self.holder is None and self._waiting:
             self.holder, is_due = self._waiting.popleft()
@@ -122,22 +129,24 @@ class Leases:
 
     # --- who reaches it
 
-    def is_cut(self, machine: int) -> bool:
-        """Whether it does not."""
-        return machine in self._cut
+    def is_cut(self, name: str) -> bool:
+        """Whether the process of that name does not."""
+        return self.is_away or name in self._cut
 
-    def cut(self, machine: int) -> None:
-        """From now on it does not."""
-        self._cut[machine] = since_s = self._schedule.now_s
+    def cut(self, *names: str) -> None:
+        """From now on they do not."""
+        since_s = self._schedule.now_s
+        self._cut |= dict.fromkeys(names, since_s)
 
         def expire() -> None:
-            if self._cut.get(machine) == since_s and self.holder is not None and self.holder.machine == machine:
+            if self.holder is not None and self.holder.name in names and self._cut.get(self.holder.name) == since_s:
                 self.take_away()
 
         self._schedule.after(EXPIRES_S, expire)
 
-    def mend(self, machine: int) -> None:
-        self._cut.pop(machine, None)
+    def mend(self, *names: str) -> None:
+        for name in names:
+            self._cut.pop(name, None)
 
 
 class SessionUser:
@@ -150,16 +159,12 @@ class SessionUser:
         self._leases = leases
 
     @property
-    def name(self) -> str:
-        return self.process.name
-
-    @property
     def is_hanging(self) -> bool:
         return self.process.is_stopped
 
     @property
     def is_cut(self) -> bool:
-        return self._leases.is_cut(self.process.machine)
+        return self._leases.is_cut(self.process.name)
 
     @property
     def has_power(self) -> bool:
@@ -171,7 +176,7 @@ class SessionLeases(Leases):
 
     def __init__(self, schedule: Schedule, draw: random.Random, timeout_s: float) -> None:
         super().__init__(schedule)
-        self.sessions = SessionLock(schedule, draw, timeout_s, lambda: False)
+        self.sessions = SessionLock(schedule, draw, timeout_s, lambda: self.is_away)
         self._users: dict[LeaseUser, SessionUser] = {}
 
     @property
@@ -202,7 +207,7 @@ class SessionLeases(Leases):
 
     def _has(self, user: SessionUser) -> bool:
         """As far as its process can know."""
-        self.sessions.check(user, False)
+        self.sessions.check(user)
         return self.sessions.view_of(user) is LockView.HELD
 
     def wait(self, process: LeaseUser, is_due: Callable[[], None]) -> None:
@@ -247,11 +252,19 @@ class SessionLeases(Leases):
         if holder is not None:
             self.sessions.expire(self._users[holder])
 
+    def expire_of(self, process: LeaseUser) -> None:
+        user = self._users.get(process)
+        if user is not None:
+            self.sessions.expire(user)
+
+    def lose_all(self) -> None:
+        self.sessions.lose_all()
+
     def sign(self, renewal: str) -> None:
         """Nobody looks at it."""
 
-    def cut(self, machine: int) -> None:
-        self._cut[machine] = self._schedule.now_s
+    def cut(self, *names: str) -> None:
+        self._cut |= dict.fromkeys(names, self._schedule.now_s)
 
 
 class SimulatedCoordinator(FileCoordinator):
@@ -264,7 +277,7 @@ class SimulatedCoordinator(FileCoordinator):
 
     def check_reached(self) -> None:
         """Raises CoordinatorError."""
-        if self._leases.is_cut(self._user.machine):
+        if self._leases.is_cut(self._user.name):
             raise CoordinatorError("the shared directory does not answer")
 
     def read(self) -> ClusterRecord:

@@ -54,7 +54,6 @@ class RunningProcess(Protocol):
     """The process of a broker."""
 
     name: str
-    machine: int
     is_dead: bool
     clock: Clock
     draw: random.Random

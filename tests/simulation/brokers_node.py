@@ -45,7 +45,7 @@ from qpid_ha_broker.server.runtime.steady_clock import SteadyClock
 from qpid_ha_broker.server.sets.set_member import SetMember
 from qpid_ha_broker.store.errors import StoreError
 from qpid_ha_config.addresses import Address
-from qpid_ha_config.settings import BrokerSettings
+from qpid_ha_config.settings import ActivationSettings, BrokerSettings
 from simulation.brokers_agent import SimulatedAgent
 from simulation.brokers_coordinator import Leases
 from simulation.brokers_machine import MachineDisks, Surroundings
@@ -94,6 +94,9 @@ class BrokersWatcher(Protocol):
     def agent_asks(self, node: BrokerNode, method: str) -> None:
         """Its agent asks the broker something."""
 
+    def agent_starts_again(self, node: BrokerNode) -> None:
+        """Its agent starts the broker, which has died."""
+
     def agent_signals(self, node: BrokerNode, number: signal.Signals) -> None:
         """Its agent wants the broker to end."""
 
@@ -120,6 +123,8 @@ class Site:
     """So long after something has come a broker has its turn, at most."""
     leases: Leases
     has_agents: bool
+    activation: Callable[[int], ActivationSettings]
+    """Of the agent of a machine, by its number."""
     custody: Custody
 
 
@@ -257,8 +262,11 @@ class SimulatedBroker(Broker):
             self._node.ends(self)
 
     def fail(self, reason: str) -> None:
+        was_told = bool(self.failure)
         super().fail(reason)
-        self._node.site.watcher.broke(self._node, reason)
+        if not was_told:
+            self._node.site.watcher.broke(self._node, reason)
+            self._node.fails()
 
     @property
     def protocols(self) -> list[ClientProtocol]:
@@ -297,7 +305,9 @@ class BrokerNode:
         """Who waits for something of the broker's process is told when that dies."""
         self.at_death: list[Callable[[bool], None]] = []
         """Who carries something for the process is told, too, and whether its machine goes on."""
-        self.agent = SimulatedAgent(self) if site.has_agents else None
+        self.agent = SimulatedAgent(self, site.activation(index)) if site.has_agents else None
+        self.processes = (self.name,) if self.agent is None else (self.name, self.agent.name)
+        """Names of those that ask the coordinator."""
         self.disks = MachineDisks(random.Random(f"{site.seed}/disks {index}"), partial(site.custody.synced, self.name))
         self._directory = site.directory / self.name
         self._directory.mkdir()
@@ -373,6 +383,12 @@ class BrokerNode:
         running = self._running
         if running is not None and broker is self._broker and broker.is_loaded:
             running.loop.create_task(self._stop(broker, running))
+
+    def fails(self) -> None:
+        """As the program does that gives up."""
+        running = self._running
+        if running is not None:
+            self.site.schedule.after(0.0, partial(self._end, running))
 
     async def _stop(self, broker: SimulatedBroker, running: MachineProcess) -> None:
         """As the program does at its end."""

@@ -14,12 +14,10 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.store.errors import StoreError
 from simulated_disk import SimulatedDisk
-from simulation.agents import Agents
 from simulation.clients import Administrator, ConsumingClient, Publisher, Shop
 from simulation.codec import recoded
 from simulation.custody import Custody, Process
 from simulation.faults import Faults
-from simulation.leases import SessionLock
 from simulation.ledger import Excuse, Ledger, Terms
 from simulation.manager import Manager
 from simulation.network import Network
@@ -104,7 +102,7 @@ class Cluster:
         operator = Operator[Node](
             self.nodes, plan.has_store, lambda: self.ledger.has_promises, lambda: self.faults.damage.has_struck,
             self._note_force, self._force_settled, self._set_stranger_aside, self._set_rival_aside,
-            lambda: self.register.record.cluster, self._delete_foreign_record,
+            lambda: self.register.record, self._delete_foreign_record,
         )  # fmt: skip
         self.manager = self._make_manager(operator)
         shop = Shop(
@@ -156,20 +154,8 @@ class Cluster:
         disk.on_sync = partial(self.custody.synced, f"n{index}")
         return Machine(disk, draw, self.plan.segment_bytes)
 
-    def _make_manager(self, operator: Operator[Node]) -> Manager | Agents:
+    def _make_manager(self, operator: Operator[Node]) -> Manager:
         draw = self._draw("manager")
-        if self.plan.has_agents:
-            sessions = None
-            if self.plan.session_timeout_s:
-                sessions = SessionLock(
-                    self.schedule, self._draw("sessions"), self.plan.session_timeout_s, lambda: self.register.is_down
-                )
-            agents = Agents(
-                self.schedule, draw, self.trace, self.nodes, self.register, operator,
-                lambda node: not self.faults.is_isolated(node), sessions, self.plan.priorities,
-            )  # fmt: skip
-            self.faults.agents = agents
-            return agents
         return Manager(
             self.schedule, draw, self.trace, self.nodes, self.plan.is_fenced,
             lambda node: not self.faults.is_isolated(node), operator,
@@ -187,8 +173,6 @@ class Cluster:
             if self.short_lived is not None:
                 self.short_lived.became_primary()
             self.newest_generation = node.member.status.generation
-            if isinstance(self.manager, Agents):
-                self.manager.became_primary(node, change.reason)
         if change.before is State.PRIMARY and change.reason.startswith("handed over"):
             self.manager.handed_over(change.reason)
 

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from qpid_ha_broker.ha.effects import DemoteAsked, PromoteAsked, ShutdownAsked, SwitchoverAsked
-from simulation.agents import Agents
 from simulation.custody import Custody
 from simulation.damage import Damage, machine_of
-from simulation.leases import SessionLock
 from simulation.ledger import Ledger
 from simulation.network import Network
 from simulation.node import Node
@@ -53,7 +51,6 @@ class Faults:
         self._is_fenced = is_fenced
         self._end_s = end_s
         self._isolated: dict[int, int] = {}
-        self.agents: Agents | None = None
         damage = self.damage = Damage(schedule, draw, nodes, register, custody, ledger, self.crash)
         self._kinds: dict[Kind, Callable[[Fault, Node, Node], None]] = {
             Kind.LOSS: self._loss,
@@ -83,11 +80,6 @@ class Faults:
             Kind.RECORD_LOST: lambda *_: damage.record_lost(),
             Kind.RECORD_PUT_BACK: lambda fault, *_: damage.record_put_back(fault),
             Kind.RECORD_LATE: self._record_late,
-            Kind.AGENT_HANGS: self._agent_hangs,
-            Kind.AGENTS_PAUSE: self._agents_pause,
-            Kind.SESSION_EXPIRED: self._session_expired,
-            Kind.AGENT_CUT: self._agent_cut,
-            Kind.COORDINATOR_EMPTIED: self._coordinator_emptied,
         }
 
     def plan(self, faults: Sequence[Fault]) -> None:
@@ -245,50 +237,6 @@ class Faults:
             self._register.is_down = False
 
         self._later(fault, undo)
-
-    def _agent_hangs(self, fault: Fault, node: Node, other: Node) -> None:
-        if self.agents is None:
-            raise ValueError("there are no agents")
-        agent = self.agents.agent_of(node)
-        agent.is_hanging = True
-
-        def undo() -> None:
-            agent.is_hanging = False
-
-        self._later(fault, undo)
-
-    def _agents_pause(self, fault: Fault, node: Node, other: Node) -> None:
-        self._register.wants_pause = True
-
-        def undo() -> None:
-            self._register.wants_pause = False
-
-        self._later(fault, undo)
-
-    def _session_expired(self, fault: Fault, node: Node, other: Node) -> None:
-        agents, sessions = self._with_sessions()
-        sessions.expire(agents.agent_of(node))
-
-    def _agent_cut(self, fault: Fault, node: Node, other: Node) -> None:
-        agent = self._with_sessions()[0].agent_of(node)
-        agent.is_cut = True
-        if fault.detail:
-            self._register.cut_off.add(node.name)
-
-        def undo() -> None:
-            agent.is_cut = False
-            self._register.cut_off.discard(node.name)
-
-        self._later(fault, undo)
-
-    def _coordinator_emptied(self, fault: Fault, node: Node, other: Node) -> None:
-        self._with_sessions()[1].lose_all()
-        self.damage.record_lost()
-
-    def _with_sessions(self) -> tuple[Agents, SessionLock]:
-        if self.agents is None or self.agents.sessions is None:
-            raise ValueError("there are no agents whose lock rests on sessions")
-        return self.agents, self.agents.sessions
 
     def _record_late(self, fault: Fault, node: Node, other: Node) -> None:
         self._register.writes_late = True

@@ -1,4 +1,4 @@
-"""The lock that chooses an agent, in both of the forms that coordinators give it: by the kernel, and by sessions."""
+"""The lock that chooses an agent, where it rests on sessions."""
 
 from __future__ import annotations
 
@@ -30,80 +30,7 @@ class LockUser(Protocol):
     def is_cut(self) -> bool: ...
 
     @property
-    def name(self) -> str: ...
-
-    @property
     def has_power(self) -> bool: ...
-
-
-class AgentLock(Protocol):
-    """What an agent asks of it. `renewal`: what its holder has written into it last."""
-
-    renewal: str
-
-    def view_of(self, agent: LockUser) -> LockView: ...
-
-    def try_now(self, agent: LockUser) -> bool: ...
-
-    def wait_for(self, agent: LockUser) -> bool: ...
-
-    def release(self, agent: LockUser) -> None: ...
-
-    def check(self, agent: LockUser, is_away: bool) -> None: ...
-
-    def lose_power(self, agent: LockUser) -> None: ...
-
-
-class PrimaryLock:
-    """The promise: one agent at most holds it, and the others get it in the order in which they asked."""
-
-    def __init__(self) -> None:
-        self.holder: LockUser | None = None
-        self.renewal = ""
-        self._queue: deque[LockUser] = deque()
-        self._renewals = 0
-
-    def view_of(self, agent: LockUser) -> LockView:
-        if self.holder is agent:
-            return LockView.HELD
-        return LockView.WAITING if agent in self._queue else LockView.NONE
-
-    def try_now(self, agent: LockUser) -> bool:
-        if self.holder is None:
-            self._give_to(agent)
-        return self.holder is agent
-
-    def wait_for(self, agent: LockUser) -> bool:
-        """Get into the queue; False when nobody answers."""
-        if not self.try_now(agent) and agent not in self._queue:
-            self._queue.append(agent)
-        return True
-
-    def release(self, agent: LockUser) -> None:
-        """Let it go, or leave the queue."""
-        if agent in self._queue:
-            self._queue.remove(agent)
-        if self.holder is agent:
-            self.holder, self.renewal = None, ""
-            if self._queue:
-                self._give_to(self._queue.popleft())
-
-    def check(self, agent: LockUser, is_away: bool) -> None:
-        """Renew it, unless the coordinator is away."""
-        if self.holder is agent and not is_away:
-            self._renew(agent)
-
-    def lose_power(self, agent: LockUser) -> None:
-        """The kernel is gone, and its locks with it."""
-        self.release(agent)
-
-    def _give_to(self, agent: LockUser) -> None:
-        self.holder = agent
-        self._renew(agent)
-
-    def _renew(self, agent: LockUser) -> None:
-        self._renewals += 1
-        self.renewal = f"{agent.name} {self._renewals}"
 
 
 class _Session:
@@ -133,8 +60,6 @@ class SessionLock:
     """
 
     def __init__(self, schedule: Schedule, draw: random.Random, timeout_s: float, is_down: Callable[[], bool]) -> None:
-        self.renewal = ""
-        """Nobody need write anything: the coordinator itself takes it from those who are silent."""
         self.timeout_s = timeout_s
         self._schedule = schedule
         self._draw = draw
@@ -189,7 +114,7 @@ class SessionLock:
         if self._can_reach(agent):
             self._let_go(client)
 
-    def check(self, agent: LockUser, is_away: bool) -> None:
+    def check(self, agent: LockUser) -> None:
         """Look whether the session can still be relied on, by this agent's own clock."""
         client = self._clients[agent]
         if client.is_held and self.has_expired(client.confirmed_s):
@@ -198,10 +123,6 @@ class SessionLock:
     def has_expired(self, confirmed_s: float) -> bool:
         """Whether the coordinator may have given it to another one."""
         return self._schedule.now_s - confirmed_s >= self.timeout_s
-
-    def lose_power(self, agent: LockUser) -> None:
-        """What comes up again has a session of its own; the coordinator keeps the old one until it is over."""
-        self._clients[agent] = self._new_client()
 
     # --- faults
 

@@ -22,7 +22,6 @@ class MachineProcess:
 
     def __init__(self, node: BrokerNode, name: str, number: int, is_stopped: Callable[[], bool]) -> None:
         self.name = name
-        self.machine = node.index
         self.clock = node.clock
         self.draw = random.Random(f"{node.site.schedule.now_s}/{name}#{number}")
         self.is_dead = False

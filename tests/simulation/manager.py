@@ -76,6 +76,7 @@ class Manager:
         primary = next((node for node in self._nodes if node.is_primary and self._is_healthy(node)), None)
         if primary is not None:
             if self.is_careful:
+                self._operator.look_at_rivals([node for node in self._nodes if node.is_primary and not node.is_paused])
                 self._operator.look_at_primary(primary, len(list(filter(self._is_healthy, self._nodes))))
             self._missing_since_s = None
             self._refused.clear()

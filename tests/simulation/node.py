@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 from member_harness import MemberHarness, StoreRequest
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
-from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Topic, Welcome
+from qpid_ha_broker.ha.frames import Batch, CaughtUp, Chunk, Frame, Resync, Welcome
 from qpid_ha_broker.ha.replica import Restored
-from qpid_ha_broker.ha.roles import Candidate, Following
+from qpid_ha_broker.ha.roles import Following
 from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.logs.log import CommitToken
@@ -123,10 +123,8 @@ class Watcher(Protocol):
 class Records(Protocol):
     """Who has the cluster's record."""
 
-    def read(
-        self, number: int, reply: Callable[[fx.RecordRead], None], asker: str = "", *, is_backup: bool = False
-    ) -> None:
-        """Of `asker`; `reply` is called once."""
+    def read(self, number: int, reply: Callable[[fx.RecordRead], None], *, is_backup: bool = False) -> None:
+        """`reply` is called once."""
 
     def write(
         self,
@@ -134,7 +132,6 @@ class Records(Protocol):
         expected: ClusterRecord,
         wanted: ClusterRecord,
         reply: Callable[[fx.RecordWritten], None],
-        asker: str = "",
     ) -> None:
         """The same; replace it if it is as expected."""
 
@@ -183,15 +180,12 @@ class Node(MemberHarness):
         self.is_paused = False
         self.paused_s = 0.0
         """Since when it is, or was the last time."""
-        self.has_power = True
         self.slow_s = 0.0
         self.answers: dict[int, Callable[[bool, str], None]] = {}
         self.sessions: list[Session] = []
         self.stopped_because = ""
         self.could_not_ask: frozenset[str] = frozenset()
         """Who did not answer when it asked everybody last."""
-        self.step_down_cause = ""
-        """Why it was promoted when it asked a primary to step down last."""
         self._inbox: deque[tuple[fx.Input | Callable[[], None], Delivery | None]] = deque()
         self._last_link = 0
         self._last_request = 0
@@ -209,7 +203,6 @@ class Node(MemberHarness):
         """A new process with an empty memory, but for what the store brings back."""
         self.process += 1
         self.begin_clock()
-        self.has_power = True
         self.is_up, self.is_paused, self._is_busy, self.was_level = True, False, False, False
         self._world.custody.started((self.name, self.process))
         instance = f"{self.name}#{self.process}"
@@ -275,7 +268,6 @@ class Node(MemberHarness):
         """The process dies, with its memory; without power, with what was not synced."""
         self._world.custody.died((self.name, self.process), cause)
         self.is_up = self.is_paused = False
-        self.has_power = has_power
         self._world.network.died(self, is_silent)
         self._inbox.clear()
         self._drop_sessions()
@@ -484,16 +476,14 @@ class Node(MemberHarness):
         self._world.network.close(self, link, reason)
 
     def ask_peers(self, asked: fx.Ask) -> None:
-        if asked.question.topic is Topic.STEP_DOWN and isinstance(self.member.role, Candidate):
-            self.step_down_cause = self.member.role.promotion.cause
         self._world.network.ask(self, asked)
 
     def read_record(self, number: int) -> None:
         is_backup = isinstance(self.member.role, Following)
-        self._world.register.read(number, self._reply(), self.name, is_backup=is_backup)
+        self._world.register.read(number, self._reply(), is_backup=is_backup)
 
     def write_record(self, number: int, expected: ClusterRecord, wanted: ClusterRecord) -> None:
-        self._world.register.write(number, expected, wanted, self._reply(), self.name)
+        self._world.register.write(number, expected, wanted, self._reply())
 
     def give_to_store(self, request: StoreRequest) -> None:
         if self.store is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from qpid_ha_broker.ha.cluster_record import ClusterRecord
 from qpid_ha_broker.ha.effects import Input, PromoteAsked
 from qpid_ha_broker.ha.frames import LogPosition, StoreOrigin
 from qpid_ha_broker.ha.member import Member
@@ -46,7 +47,7 @@ class Operator(Generic[Node]):
         settled: Callable[[Node], None],
         set_aside: Callable[[Node], None],
         set_rival_aside: Callable[[Node], None],
-        recorded_cluster: Callable[[], str],
+        record: Callable[[], ClusterRecord],
         delete_record: Callable[[], None],
     ) -> None:
         self._nodes = nodes
@@ -58,7 +59,7 @@ class Operator(Generic[Node]):
         """For a store that is of another cluster; Raises Violation where none was put back."""
         self._set_rival_aside = set_rival_aside
         """For a primary that the record no longer names. Raises Violation where none was put back."""
-        self._recorded_cluster = recorded_cluster
+        self._record = record
         self._delete_record = delete_record
         """For one that is of another cluster; Raises Violation where none was damaged."""
         self.settled = settled
@@ -66,10 +67,16 @@ class Operator(Generic[Node]):
         self._have_all_refused = False
         self._looks_at_problem = self._looks_at_rival = 0
 
-    def look_at_rival(self, rival: Node | None) -> None:
-        """Two lead, the record names the other one, and this one says that it cannot replace that."""
-        is_stuck = rival is not None and rival.member.status.problem
-        self._looks_at_rival = self._looks_at_rival + 1 if is_stuck else 0
+    def look_at_rivals(self, leading: Sequence[Node]) -> None:
+        """Two lead, the record names one of them, and the other one says that it cannot replace that."""
+        record = self._record()
+        others = [
+            node
+            for node in leading
+            if (node.name, node.member.status.generation) != (record.primary, record.generation)
+        ]
+        rival = others[0] if len(leading) == 2 and len(others) == 1 and others[0].member.status.problem else None
+        self._looks_at_rival = self._looks_at_rival + 1 if rival is not None else 0
         if rival is not None and self._looks_at_rival >= LOOKS_BEFORE_FORCE:
             self._looks_at_rival = 0
             self._set_rival_aside(rival)
@@ -107,7 +114,7 @@ class Operator(Generic[Node]):
 
     def _deletes_record_before(self, leading: Node) -> bool:
         """A record of a cluster that came to nothing; there is no other one that uses this coordinator."""
-        if not _cluster_of(leading) or self._recorded_cluster() in ("", _cluster_of(leading)):
+        if not _cluster_of(leading) or self._record().cluster in ("", _cluster_of(leading)):
             return False
         self._delete_record()
         return True

@@ -85,18 +85,6 @@ class Kind(StrEnum):
     """The coordinator's record is what it was `detail` milliseconds ago."""
     RECORD_LATE = "record-late"
     """Writes of the record take effect after whoever wanted them was told that they failed."""
-    # With agents:
-    AGENT_HANGS = "agent-hangs"
-    """The agent of `node` does nothing, but keeps what it has."""
-    AGENTS_PAUSE = "agents-pause"
-    """An operator has all agents pause."""
-    # With a lock that rests on sessions:
-    SESSION_EXPIRED = "session-expired"
-    """The coordinator ends the session of the agent of `node`, which lives and is connected."""
-    AGENT_CUT = "agent-cut"
-    """The agent of `node` cannot reach the coordinator; if `detail` is 1, its broker cannot either."""
-    COORDINATOR_EMPTIED = "coordinator-emptied"
-    """The coordinator begins anew, without record and sessions, while the brokers go on."""
 
 
 class Fault(NamedTuple):
@@ -136,12 +124,6 @@ class Plan:
     transient: float = 0.0
     """How many of the messages are not durable."""
     faults_end_s: float = FAULTS_END_S
-    has_agents: bool = False
-    """`qpid-ha-agent run` takes the place of a resource manager."""
-    session_timeout_s: float = 0.0
-    """The agents' lock rests on sessions that the coordinator ends after such a silence; 0: on the kernel."""
-    priorities: tuple[int, ...] = ()
-    """`ha.priority` of each node, with failback to the preferred one; none: who is primary stays it."""
     producers: tuple[int, ...] = ()
     """How many producers each node keeps in mind; none: publishers do not number their messages."""
     most_in_sync: int = 0
@@ -172,8 +154,7 @@ def draw_plan(seed: int) -> Plan:
 
     In a third of all, disks or the coordinator's record are damaged.
     """
-    plan = _draw_sessions(seed, _draw_agents(seed, _draw_damage(seed, _draw_with_store(seed))))
-    plan = _draw_observers(seed, plan)
+    plan = _draw_observers(seed, _draw_damage(seed, _draw_with_store(seed)))
     draw = random.Random(f"{seed}/producers")
     if draw.random() < 0.5:
         return plan
@@ -242,7 +223,7 @@ _DISK_DAMAGE: Final = (
     Kind.DISK_LOST, Kind.DISK_TRUNCATED, Kind.DISK_FLIPPED, Kind.DISK_PUT_BACK, Kind.ALL_DISKS_PUT_BACK,
 )  # fmt: skip
 _RECORD_DAMAGE: Final = (Kind.RECORD_LOST, Kind.RECORD_PUT_BACK, Kind.RECORD_LATE)
-DAMAGE: Final = frozenset((*_DISK_DAMAGE, *_RECORD_DAMAGE, Kind.COORDINATOR_EMPTIED))
+DAMAGE: Final = frozenset((*_DISK_DAMAGE, *_RECORD_DAMAGE))
 """Of what disks and the coordinator keep."""
 
 
@@ -254,37 +235,6 @@ def _draw_damage(seed: int, plan: Plan) -> Plan:
     faults = [_draw_fault(draw, plan.nodes, kind) for kind in draw.choices(kinds, k=draw.choice((1, 1, 2)))]
     faults = [fault._replace(detail=draw.choice((300, 1_000, 3_000, 6_000))) for fault in faults]
     return replace(plan, faults=tuple(sorted([*plan.faults, *faults], key=lambda fault: fault.at_s)))
-
-
-def _draw_agents(seed: int, plan: Plan) -> Plan:
-    """Beside a third of all clusters with a coordinator."""
-    draw = random.Random(f"{seed}/agents")
-    if not plan.has_coordinator or draw.random() > 1 / 3:
-        return plan
-    kinds = draw.choice(((), (Kind.AGENT_HANGS,), (Kind.AGENT_HANGS, Kind.SWITCHOVER), (Kind.AGENT_HANGS,) * 2))
-    faults = [_draw_fault(draw, plan.nodes, kind) for kind in kinds]
-    faults = [fault._replace(for_s=2 * fault.for_s) for fault in faults]
-    return replace(plan, has_agents=True, faults=tuple(sorted([*plan.faults, *faults], key=lambda fault: fault.at_s)))
-
-
-_SESSION_FAULTS: Final = (
-    Kind.SESSION_EXPIRED, Kind.AGENT_CUT, Kind.AGENT_CUT, Kind.AGENT_HANGS, Kind.COORDINATOR_EMPTIED,
-)  # fmt: skip
-
-
-def _draw_sessions(seed: int, plan: Plan) -> Plan:
-    """For half of all clusters with agents; in the middle, because the seeds that tests name are not there."""
-    draw = random.Random(f"{seed}/leases")
-    if not plan.has_agents or not 0.23 < draw.random() < 0.73:
-        return plan
-    kinds = draw.choices(_SESSION_FAULTS, k=draw.choice((0, 1, 2, 3)))
-    faults = [_draw_fault(draw, plan.nodes, kind) for kind in kinds]
-    faults = [fault._replace(for_s=2 * fault.for_s, detail=draw.choice((0, 1))) for fault in faults]
-    return replace(
-        plan,
-        session_timeout_s=draw.choice((1.0, 2.0, 4.0)),
-        faults=tuple(sorted([*plan.faults, *faults], key=lambda fault: fault.at_s)),
-    )
 
 
 _WEIGHTS: Final[dict[Kind, int]] = {

@@ -1,7 +1,8 @@
 """What goes wrong with the agents of real brokers, what operators want of `default`, and what both promise.
 
 The promises are those of docs/operations.md: agents see to it that somebody leads while somebody could; who has lost
-the lock knows it; none acts by itself in a pause; a primary that answers, and that the record names, stays it.
+the lock knows it; none acts by itself in a pause; a primary that answers, and that the record names, stays it; one that
+is preferred leads once it is ready.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from simulation.brokers_coordinator import Leases
 from simulation.brokers_node import BrokerNode
 from simulation.node import Violation
 from simulation.proxies_disks import MAKES_WAY_WITHIN_S, fit_to_succeed
+from simulation.proxies_operator import OperatorOnCall
 from simulation.proxies_plan import ProxiesFault, ProxiesKind
 from simulation.proxies_sets import DefaultSet
 from simulation.virtual_time import Schedule
@@ -32,6 +34,8 @@ CLAIM_S: Final = 1.5
 """An agent looks at its lock twice a second."""
 HEEDED_WITHIN_S: Final = 1.5
 """How long an agent that works may not know of a pause."""
+FAILS_BACK_WITHIN_S: Final = 8.0
+"""After all of the delay: longer than the agent's pause after an attempt that came to nothing."""
 UNANSWERED_LOOKS: Final = 15
 """So often an operator looks whether a pause was begun, longer than a broker is stopped: who has died never says."""
 OUTDATED_S: Final = 6.0
@@ -51,10 +55,13 @@ class AgentsWatch:
         nodes: Sequence[BrokerNode],
         default: DefaultSet,
         is_blocked: Callable[[str, str], bool],
+        priorities: Sequence[int],
     ) -> None:
-        """`is_blocked`: whether nothing goes from one broker to another one."""
+        """`is_blocked`: whether nothing goes from one broker to another one. `priorities`: of brokers; none: they have
+        none."""
         self._schedule = schedule
         self._is_blocked = is_blocked
+        self._priorities = priorities
         self._leases = leases
         self._nodes = nodes
         self._default = default
@@ -74,7 +81,7 @@ class AgentsWatch:
         for node in self._nodes:
             agent = node.agent
             assert agent is not None
-            if not (is_paused and agent.is_well and not self._leases.is_cut(node.index)):
+            if not (is_paused and agent.is_well and not self._leases.is_cut(agent.name)):
                 self._unaware_s[agent.name] = self._schedule.now_s
             claim_s = CLAIM_S + self._leases.noticed_s
             self._limit(self._claims_what_is_not_its_own(agent), claim_s, f"{agent.name} takes the lock for its own")
@@ -82,6 +89,7 @@ class AgentsWatch:
                 self._is_outdated(node), OUTDATED_S, f"{node.name} leads {self._default.name} against the record"
             )
             self._limit(self._should_make_way(node), MAKES_WAY_WITHIN_S, f"{node.name} cannot write, and makes no way")
+        self._look_at_preferences()
         is_stuck = self._default.primary is None and not is_paused and any(map(self._could_lead, self._nodes))
         self._limit(is_stuck, LEADER_WITHIN_S, "nobody leads, though somebody in sync is there")
 
@@ -95,12 +103,16 @@ class AgentsWatch:
     def _is_paused(self) -> bool:
         return self._default.note(PAUSE_NOTE) != ""
 
+    def _are_connected(self, *nodes: BrokerNode) -> bool:
+        """Brokers and their agents reach the coordinator."""
+        return not any(self._leases.is_cut(name) for node in nodes for name in node.processes)
+
     def _claims_what_is_not_its_own(self, agent: SimulatedAgent) -> bool:
         return agent.is_well and agent.claims_lock and self._leases.holder is not agent.process
 
     def _is_outdated(self, node: BrokerNode) -> bool:
         record = self._default.register.record
-        if not node.is_primary or node.is_paused or self._leases.is_cut(node.index):
+        if not node.is_primary or node.is_paused or not self._are_connected(node):
             return False
         return record.generation > node.member.status.generation and record.primary != node.name
 
@@ -109,7 +121,7 @@ class AgentsWatch:
         record, agent = self._default.register.record, node.agent
         if not node.is_up or node.is_paused or node.name in self._default.cut_off_s:
             return False
-        if agent is None or not agent.is_well or any(self._leases.is_cut(each.index) for each in self._nodes):
+        if agent is None or not agent.is_well or not self._are_connected(*self._nodes):
             return False
         status = node.member.status
         is_in_sync = node.name in record.members and node.name in status.members
@@ -118,12 +130,35 @@ class AgentsWatch:
     def _should_make_way(self, node: BrokerNode) -> bool:
         """It leads, cannot write, and nothing keeps it from handing over to a backup that can."""
         agent, leading = node.agent, node.member.primary if node.is_primary else None
-        if leading is None or node.is_paused or agent is None or not agent.is_well or self._leases.is_cut(node.index):
+        if leading is None or node.is_paused or agent is None or not (agent.is_well and self._are_connected(node)):
             return False
         if not node.member.status.store_problem or self._is_paused():
             return False
         fit = fit_to_succeed(leading)
         return any(self._may_take_over(node, other) for other in self._nodes if other.name in fit)
+
+    def _look_at_preferences(self) -> None:
+        for node in self._nodes if self._priorities else ():
+            preferred, delay_s = self._should_fail_back(node)
+            for other in self._nodes:
+                is_so, text = other.name == preferred, f"{node.name} leads, and {other.name} is ready, and preferred"
+                self._limit(is_so, FAILS_BACK_WITHIN_S + delay_s, text)
+
+    def _should_fail_back(self, node: BrokerNode) -> tuple[str, float]:
+        """To whom it should hand over, after how long, because nothing keeps it from that; empty: to nobody."""
+        agent, leading = node.agent, node.member.primary if node.is_primary else None
+        if leading is None or node.is_paused or agent is None or not agent.is_well or self._is_paused():
+            return "", 0.0
+        is_in_order = self._leases.holder is agent.process and agent.claims_lock and self._are_connected(*self._nodes)
+        is_recorded = self._default.register.record.primary == node.name
+        if not (is_in_order and is_recorded) or node.member.status.store_problem:
+            return "", 0.0
+        ready = {str(row["name"]) for row in node.member.backups() if row["in_sync"] and row["state"] == State.READY}
+        fit = [other for other in self._nodes if other.name in ready and self._may_take_over(node, other)]
+        best = min(fit, key=lambda other: (-self._priorities[other.index], other.name), default=node)
+        if len(fit) < len(ready) or self._priorities[best.index] <= self._priorities[node.index]:
+            return "", 0.0
+        return best.name, agent.failback_delay_s(best.name)
 
     def _may_take_over(self, node: BrokerNode, other: BrokerNode) -> bool:
         is_reached = not (self._is_blocked(node.name, other.name) or self._is_blocked(other.name, node.name))
@@ -146,6 +181,10 @@ class AgentsWatch:
         """At once."""
         self.signals(node)
         self._check_right(node, "kill it")
+
+    def starts_again(self, node: BrokerNode) -> None:
+        """Its agent starts the broker, which has died; the first start of an agent is no answer to anything."""
+        self._check_pause(node, "start it again")
 
     def _check_pause(self, node: BrokerNode, what: str) -> None:
         """As it is now: since the last look a pause may have ended."""
@@ -192,8 +231,10 @@ class AgentsTrouble:
         default: DefaultSet,
         may_go: Callable[[BrokerNode], bool],
         later: Callable[[float, Callable[[], object]], None],
+        operator: OperatorOnCall,
     ) -> None:
         """`later`: what is made good after so long, or at the end."""
+        self._operator = operator
         self._leases = leases
         self._nodes = nodes
         self._default = default
@@ -205,6 +246,10 @@ class AgentsTrouble:
             ProxiesKind.AGENT_ENDS: self._end_agent,
             ProxiesKind.LOCK_TAKEN: self._take_lock,
             ProxiesKind.COORDINATOR_CUT: self._cut_coordinator,
+            ProxiesKind.AGENT_CUT: self._cut_agent,
+            ProxiesKind.COORDINATOR_AWAY: self._take_coordinator_away,
+            ProxiesKind.COORDINATOR_EMPTIED: self._empty_coordinator,
+            ProxiesKind.SESSION_EXPIRED: self._expire_session,
             ProxiesKind.OPERATOR: self._operate,
             ProxiesKind.AGENTS_PAUSE: self._pause_agents,
         }
@@ -245,10 +290,36 @@ class AgentsTrouble:
     def _cut_coordinator(self, fault: ProxiesFault, draw: random.Random) -> None:
         """A machine, with agent and broker, does not reach it."""
         node = self._pick(draw)
-        if not self._leases.is_cut(node.index):
-            node.note_line("DOES NOT REACH THE COORDINATOR")
-            self._leases.cut(node.index)
-            self._later(2 * fault.for_s, partial(self._leases.mend, node.index))
+        self._cut(node, node.processes, fault.for_s, "DOES NOT REACH THE COORDINATOR")
+
+    def _cut_agent(self, fault: ProxiesFault, draw: random.Random) -> None:
+        node = self._pick(draw)
+        if node.agent is not None:
+            self._cut(node, (node.agent.name,), fault.for_s, "ITS AGENT DOES NOT REACH THE COORDINATOR")
+
+    def _cut(self, node: BrokerNode, processes: Sequence[str], for_s: float, text: str) -> None:
+        if not any(map(self._leases.is_cut, node.processes)):
+            node.note_line(text)
+            self._leases.cut(*processes)
+            self._later(2 * for_s, partial(self._leases.mend, *processes))
+
+    def _take_coordinator_away(self, fault: ProxiesFault, draw: random.Random) -> None:
+        self._leases.is_away = True
+        self._later(2 * fault.for_s, self._bring_coordinator_back)
+
+    def _bring_coordinator_back(self) -> None:
+        self._leases.is_away = False
+
+    def _empty_coordinator(self, fault: ProxiesFault, draw: random.Random) -> None:
+        self._operator.lose_record()
+        self._default.lose_notes()
+        self._leases.lose_all()
+
+    def _expire_session(self, fault: ProxiesFault, draw: random.Random) -> None:
+        node = self._pick(draw)
+        if node.agent is not None and node.agent.process is not None:
+            node.note_line("THE SESSION OF ITS AGENT IS ENDED")
+            self._leases.expire_of(node.agent.process)
 
     def _operate(self, fault: ProxiesFault, draw: random.Random) -> None:
         """Of any broker: `promote`, `demote`, or `switchover`, to the best or to one that is named."""

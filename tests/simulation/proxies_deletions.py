@@ -63,7 +63,7 @@ def why_deleted_are_used(nodes: Sequence[BrokerNode]) -> str:
         for link in node.container.default.links if node.is_primary else ():
             if isinstance(link, OutgoingLink) and link.queue.deleted:
                 return f"{node.name} has a link to {link.queue.name}, which was deleted"
-        for held in node.resources.catalog.holdings:
+        for held in node.resources.catalog.holdings if node.is_up else ():
             if node.resources.catalog.queues.get(held.queue.name) is not held.queue:
                 return f"{node.name} holds messages for sessions of {held.queue.name}, which was deleted"
     return ""

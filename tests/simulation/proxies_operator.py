@@ -53,7 +53,7 @@ class OperatorOnCall:
             lambda node: None,
             _set_aside,
             _set_aside,
-            lambda: default.register.record.cluster,
+            lambda: default.register.record,
             self.lose_record,
         )
 
@@ -87,7 +87,7 @@ class OperatorOnCall:
 
     def _is_well(self, node: BrokerNode) -> bool:
         is_here = node.is_up and not node.is_paused and node.agent is not None and node.agent.is_well
-        return is_here and not self._leases.is_cut(node.index)
+        return is_here and not any(map(self._leases.is_cut, node.processes))
 
     def _override(self, candidates: list[BrokerNode]) -> None:
         chosen = self._operator.choose(candidates, [], [])

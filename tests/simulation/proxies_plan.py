@@ -15,6 +15,9 @@ TRANSACTING: Final = 6
 """Of a run that is about what is under way when a set moves."""
 FIRST_WITH_AGENTS: Final = 200
 """Of clusters of proxies. Seeds that tests name are below: what they show does not hang on who promotes."""
+FIRST_WITH_PREFERENCES: Final = 2_000
+"""Of clusters of one set with agents: some have a preferred broker, and a coordinator that is away or empty, or that
+agents alone do not reach. Seeds that tests name are below, and tell the stories that they told."""
 BUSY_TURN_S: Final = 0.02
 FORWARDING_ENDS_S: Final = 6.0
 """Where brokers hand messages on: many short runs meet more than a few long ones."""
@@ -65,6 +68,15 @@ class ProxiesKind(StrEnum):
     """It is told to, with its broker."""
     LOCK_TAKEN = "lock taken"
     COORDINATOR_CUT = "coordinator cut"
+    """A machine does not reach it."""
+    AGENT_CUT = "agent cut"
+    """An agent does not reach it; its broker does."""
+    COORDINATOR_AWAY = "coordinator away"
+    """Nobody reaches it."""
+    COORDINATOR_EMPTIED = "coordinator emptied"
+    """It begins anew, without record, notes and locks, while brokers and agents go on."""
+    SESSION_EXPIRED = "session expired"
+    """It ends the session of an agent that lives and is connected, whether that has the lock or waits for it."""
     OPERATOR = "operator"
     AGENTS_PAUSE = "agents pause"
     RECORD_LOST = "record lost"
@@ -99,6 +111,14 @@ _AGENTS_WEIGHTS: Final = {
     ProxiesKind.AGENTS_PAUSE: 2,
 }
 
+_COORDINATOR_WEIGHTS: Final = {
+    ProxiesKind.AGENT_CUT: 3,
+    ProxiesKind.COORDINATOR_AWAY: 2,
+    ProxiesKind.COORDINATOR_EMPTIED: 1,
+    ProxiesKind.SESSION_EXPIRED: 2,
+}
+_PRIORITIES: Final = 0, 0, 5, 10
+
 _ONE_SET_WEIGHTS: Final = {
     ProxiesKind.CLIENT_CUT: 1,
     ProxiesKind.PROXY_CUT: 3,
@@ -125,7 +145,7 @@ _FORWARDING_WEIGHTS: Final = {
 _DISKS_WEIGHTS: Final = {ProxiesKind.DISK_SLOW: 2, ProxiesKind.DISK_FULL: 1}
 _DAMAGE: Final = ProxiesKind.DISK_CUT_SHORT, ProxiesKind.DISKS_PUT_BACK, ProxiesKind.DISK_LOST
 OF_AGENTS_ALONE: Final = frozenset(
-    (*_DISKS_WEIGHTS, *_DAMAGE, ProxiesKind.RECORD_LOST, ProxiesKind.PRIMARY_ALONE),
+    (*_DISKS_WEIGHTS, *_DAMAGE, *_COORDINATOR_WEIGHTS, ProxiesKind.RECORD_LOST, ProxiesKind.PRIMARY_ALONE),
 )
 """Clusters of proxies have none of these."""
 _STORES_ALONE: Final = frozenset((ProxiesKind.PRIMARY_ALONE, *_DAMAGE))
@@ -213,6 +233,8 @@ class ProxiesPlan:
     """The agents' lock rests on sessions that the coordinator ends after such a silence; 0: on the kernel."""
     segment_bytes: int = 262_144
     """Of journals. What is full cannot begin another one."""
+    priorities: tuple[int, ...] = ()
+    """`ha.priority` of each broker, with failback to the preferred one; none: who is primary stays it."""
     until_s: float = 0.0
     """Until then something goes wrong, after the clients have begun; 0: as long as in others of its kind."""
 
@@ -437,7 +459,7 @@ def draw_agents_plan(seed: int) -> ProxiesPlan:
         segment_bytes=random.Random(f"{seed}/segments").choice((65_536, 262_144)),
         session_timeout_s=random.Random(f"{seed}/sessions of agents").choice((0.0, 0.0, 1.0, 2.0, 4.0)),
     )
-    return _with_what_disks_and_coordinators_do(plan)
+    return _with_preferred_brokers(_with_what_disks_and_coordinators_do(plan))
 
 
 def _with_what_disks_and_coordinators_do(plan: ProxiesPlan) -> ProxiesPlan:
@@ -452,6 +474,21 @@ def _with_what_disks_and_coordinators_do(plan: ProxiesPlan) -> ProxiesPlan:
     faults += [_draw_fault(record, kind) for kind in record.choice(_RECORD_FAULTS)]
     faults += [_draw_fault(sleeps, ProxiesKind.CLIENT_SLEEPS) for _ in range(sleeps.choice((0, 0, 1, 3)))]
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
+
+
+def _with_preferred_brokers(plan: ProxiesPlan) -> ProxiesPlan:
+    """And pauses, in half of all clusters but the first; in half, whichever, the coordinator fails in more ways."""
+    if plan.seed < FIRST_WITH_PREFERENCES:
+        return plan
+    preferences, coordinator = random.Random(f"{plan.seed}/preferences"), random.Random(f"{plan.seed}/coordinator")
+    priorities = [preferences.choice(_PRIORITIES) for _ in range(plan.brokers)] if preferences.random() < 0.5 else []
+    kinds = list(_COORDINATOR_WEIGHTS)
+    drawn = coordinator.choices(kinds, list(_COORDINATOR_WEIGHTS.values()), k=coordinator.choice((0, 0, 1, 3)))
+    faults = [*plan.faults, *[_draw_fault(coordinator, kind) for kind in drawn]]
+    pauses = preferences.choice((0, 1, 2)) if priorities else 0
+    faults += [_draw_fault(preferences, ProxiesKind.AGENTS_PAUSE) for _ in range(pauses)]
+    at = sorted(faults, key=lambda fault: fault.at_s)
+    return replace(plan, priorities=tuple(priorities), faults=tuple(at))
 
 
 def _draw_power_cuts(seed: int, brokers: int) -> tuple[PowerCut, ...]:

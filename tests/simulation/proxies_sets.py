@@ -57,6 +57,11 @@ class RecordOfCoordinator:
         """Somebody deletes it."""
         self._coordinator.path.unlink(missing_ok=True)
 
+    def lose_notes(self) -> None:
+        """Somebody deletes what operators and agents have noted beside it."""
+        for path in self._coordinator.directory.glob("*.note"):
+            path.unlink()
+
     def note(self, name: str) -> str:
         """What operators and agents have noted there."""
         return self._coordinator.read_note(name)
@@ -140,7 +145,10 @@ class PlacedSet:
     def why_replicas_differ(self) -> str:
         """From that of the first broker, of those that are in sync; empty: they hold the same."""
         in_sync = State.PRIMARY, State.READY
-        first, *others = [node for node in self.nodes if node.is_up and node.member.status.state in in_sync]
+        here = [node for node in self.nodes if node.is_up and node.member.status.state in in_sync]
+        if not here:
+            return f"nobody is in sync with {self.name}"
+        first, *others = here
         picture = replica_picture(first.member, first.resources)
         for node in others:
             if difference := first_difference(picture, replica_picture(node.member, node.resources)):
@@ -172,6 +180,7 @@ class DefaultSet(PlacedSet):
         super().__init__(DEFAULT_SET, schedule, trace, register, nodes)
         self.note = register.note
         self.lose_record = register.lose
+        self.lose_notes = register.lose_notes
         self.brokers = nodes
         self.also_declares: list[Callable[[BrokerNode], None]] = []
         """What else is told of a primary that is serving, now and then."""

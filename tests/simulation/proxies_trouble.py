@@ -87,7 +87,7 @@ class ProxiesTrouble:
             ProxiesKind.END_SESSION: self._end_session,
             ProxiesKind.RECORD_LOST: lambda fault, draw: operator.lose_record(),
             ProxiesKind.PRIMARY_ALONE: self._leave_primary_alone,
-            **AgentsTrouble(leases, nodes, default, self._may_go, self._later).strikes,
+            **AgentsTrouble(leases, nodes, default, self._may_go, self._later, operator).strikes,
             **self.disks.strikes,
         }
 
@@ -200,8 +200,8 @@ class ProxiesTrouble:
                     for ends in ((one, other), (other, one)):
                         self._stop_bytes(*ends, for_s)
         for node in alone if primary.agent is not None and draw.random() < 0.5 else ():
-            self._leases.cut(node.index)
-            self._later(fault.for_s, partial(self._leases.mend, node.index))
+            self._leases.cut(*node.processes)
+            self._later(fault.for_s, partial(self._leases.mend, *node.processes))
         for placed in self._sets:
             for node in alone:
                 last_s = max(for_s for ends, for_s in ends_s.items() if node in ends)

@@ -31,7 +31,7 @@ from qpid_ha_broker.amqp.wire import engine
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.sessions import Session
-from qpid_ha_config.settings import BrokerSettings
+from qpid_ha_config.settings import ActivationSettings, BrokerSettings
 from simulation.amqp_client import BEGAN_MS
 from simulation.brokers_coordinator import Leases, LeaseUser, SessionLeases, SimulatedCoordinator
 from simulation.brokers_machine import Surroundings
@@ -99,6 +99,7 @@ DRIFT = 0.01
 REST_WITHIN_S = 40.0
 REPLICAS_EQUAL_WITHIN_S: Final = 2.0
 """What the last clients leave is still on its way to backups."""
+FAILBACK_DELAY_S: Final = 1.0
 GONE_WITHIN_S = 12.0
 """After the last client has gone: those who died without a word are noticed by their silence."""
 
@@ -162,6 +163,7 @@ class ProxiesWorld:
             plan.turn_within_s,
             self.leases,
             plan.has_agents,
+            self._activation,
             self.custody,
         )
         self.nodes = [
@@ -189,7 +191,9 @@ class ProxiesWorld:
             self.leases,
             self.operator,
         )
-        self.agents = AgentsWatch(self.schedule, self.leases, self.nodes, self.default, self.streams.is_blocked)
+        self.agents = AgentsWatch(
+            self.schedule, self.leases, self.nodes, self.default, self.streams.is_blocked, plan.priorities
+        )
         self.clients: list[AnyClient] = []
         self._sessions: dict[str, ClientSession] = {}
         """By UUID."""
@@ -243,6 +247,12 @@ class ProxiesWorld:
         if self.plan.tail_bytes:
             own["ha.tail-size"] = self.plan.tail_bytes
         return own
+
+    def _activation(self, index: int) -> ActivationSettings:
+        if not self.plan.priorities:
+            return ActivationSettings()
+        priority = self.plan.priorities[index]
+        return ActivationSettings(failback="preferred", priority=priority, failback_delay_s=FAILBACK_DELAY_S)
 
     def _look_at_confirmations(self) -> None:
         """At each, of each set. What brokers hand on to queues of another set is not known as its publisher's there."""
@@ -386,6 +396,8 @@ class ProxiesWorld:
         return "" if all(each == registries[0] for each in registries) else f"brokers know sessions {registries}"
 
     def _why_sessions_are_not_at_rest(self) -> str:
+        if not all(node.is_up or node.name in self.default.gone for node in self.nodes):
+            return "not all brokers are up"
         names = {client.session.name for client in self.clients if isinstance(client, SessionClient)}
         found = self.nodes[0].resources.replicated.state.sessions.by_name
         attached = {name for name, session in found.items() if session.is_attached}
@@ -419,9 +431,16 @@ class ProxiesWorld:
         self._set(set_name).watch.ends_to_lead(led_generation)
 
     def broke(self, node: BrokerNode, reason: str) -> None:
-        raise Violation(f"{node.name} ends: {reason}")
+        if not self._waits_for_room(node):
+            raise Violation(f"{node.name} ends: {reason}")
+
+    def _waits_for_room(self, node: BrokerNode) -> bool:
+        """Whoever cannot write what it is about to promise ends, and its agent starts it again until it can."""
+        return self.plan.has_agents and node.disks.is_full
 
     def store_refused(self, node: BrokerNode, problem: str) -> None:
+        if self._waits_for_room(node):
+            return
         if not node.disks.is_damaged:
             raise Violation(f"{node.name} cannot use its store: {problem}")
         node.note_line("AN OPERATOR SETS ITS STORE ASIDE")
@@ -429,6 +448,9 @@ class ProxiesWorld:
 
     def agent_asks(self, node: BrokerNode, method: str) -> None:
         self.agents.asks(node, method)
+
+    def agent_starts_again(self, node: BrokerNode) -> None:
+        self.agents.starts_again(node)
 
     def agent_signals(self, node: BrokerNode, number: signal.Signals) -> None:
         (self.agents.kills if number is signal.SIGKILL else self.agents.signals)(node)

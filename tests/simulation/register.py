@@ -36,22 +36,14 @@ class Register:
         self._first_asked_s: dict[str, float] = {}
         """When a record of each cluster was wanted for the first time."""
         self.is_down = False
-        self.wants_pause = False
-        """The note `pause` is there."""
-        self.cut_off: set[str] = set()
-        """Brokers that cannot reach it."""
-        self.is_outdated = False
-        """What it keeps was lost or put back, and no broker has written it since: nobody may lead by it."""
         self.writes_late = False
         """Each write fails for whoever wanted it, and takes effect after that."""
 
-    def read(
-        self, number: int, reply: Callable[[RecordRead], None], asker: str = "", *, is_backup: bool = False
-    ) -> None:
+    def read(self, number: int, reply: Callable[[RecordRead], None], *, is_backup: bool = False) -> None:
         draw = self._draw_of_backups if is_backup else self._draw
 
         def arrived() -> None:
-            if asker in self.cut_off or self._is_lost(draw):
+            if self._is_lost(draw):
                 self._fail(lambda: reply(RecordRead(number, None, "no answer")))
                 return
             found = RecordRead(number, self.record)
@@ -65,7 +57,6 @@ class Register:
         expected: ClusterRecord,
         wanted: ClusterRecord,
         reply: Callable[[RecordWritten], None],
-        asker: str = "",
     ) -> None:
         draw = self._draw_of_begins if wanted == expected._replace(claimed=False) else self._draw
         self._first_asked_s.setdefault(wanted.cluster, self._schedule.now_s)
@@ -74,14 +65,13 @@ class Register:
             is_as_expected = self.record == expected
             if is_as_expected:
                 self._set(wanted)
-                self.is_outdated = False
             return is_as_expected
 
         def take_effect_late() -> None:
             compare_and_set()
 
         def arrived() -> None:
-            if asker in self.cut_off or self._is_lost(draw):
+            if self._is_lost(draw):
                 self._fail(lambda: reply(RecordWritten(number, False, None, "no answer")))
                 return
             if self.writes_late:
@@ -105,13 +95,11 @@ class Register:
 
     def lose(self) -> None:
         """Somebody has deleted the record."""
-        self.is_outdated = True
         self._set(ClusterRecord())
 
     def put_back(self, at_s: float) -> float:
         """Somebody has put the record of that time back; returns when that was written."""
         index = self._index_at(at_s)
-        self.is_outdated |= self.history[index] != self.record
         self._set(self.history[index])
         return self._written_s[index]
 

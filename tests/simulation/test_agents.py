@@ -12,7 +12,14 @@ from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.runner import REQUEST_TIMEOUT_S, Runner
 from qpid_ha_broker.ha.states import State
 from simulation.planted import found_by
-from simulation.proxies_plan import FIRST_WITH_AGENTS, OF_AGENTS_ALONE, ProxiesKind, draw_agents_plan, draw_proxies_plan
+from simulation.proxies_plan import (
+    FIRST_WITH_AGENTS,
+    FIRST_WITH_PREFERENCES,
+    OF_AGENTS_ALONE,
+    ProxiesKind,
+    draw_agents_plan,
+    draw_proxies_plan,
+)
 from simulation.proxies_world import run_proxies
 
 SEEDS = (0, 1, 4, 6, 7, 9, 10, 11)
@@ -35,7 +42,8 @@ def test_a_seed_of_agents_tells_the_same_story_twice() -> None:
 
 
 def test_agents_are_struck_by_all_that_is_theirs_and_beside_proxies_too() -> None:
-    kinds = {fault.kind for seed in range(60) for fault in draw_agents_plan(seed).faults}
+    drawn = map(draw_agents_plan, (*range(60), *range(FIRST_WITH_PREFERENCES, FIRST_WITH_PREFERENCES + 60)))
+    kinds = {fault.kind for plan in drawn for fault in plan.faults}
     assert kinds >= {
         ProxiesKind.AGENT_STOPS,
         ProxiesKind.AGENT_DIES,

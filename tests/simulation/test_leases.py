@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import islice
 
 import pytest
 
 from qpid_ha_agent.decision import LockView
-from simulation.cluster import run
 from simulation.leases import SessionLock
-from simulation.plan import Kind, draw_plan
+from simulation.proxies_plan import FIRST_WITH_PREFERENCES, ProxiesKind, draw_agents_plan
+from simulation.proxies_world import run_proxies
 from simulation.virtual_time import Schedule
 
 TIMEOUT_S = 2.0
@@ -20,7 +21,6 @@ SOON_S = 1.0
 
 @dataclass(eq=False)
 class Candidate:
-    name: str
     is_hanging: bool = False
     is_cut: bool = False
     has_power: bool = True
@@ -33,7 +33,7 @@ class World:
         self.schedule = Schedule()
         self.is_down = False
         self.lock = SessionLock(self.schedule, random.Random(seed), TIMEOUT_S, lambda: self.is_down)
-        self.first, self.second = Candidate("first"), Candidate("second")
+        self.first, self.second = Candidate(), Candidate()
         self.lock.join((self.first, self.second))
         while not (self.lock.wait_for(self.first) and self.lock.wait_for(self.second)):
             self.go_on(0.1)
@@ -45,7 +45,7 @@ class World:
     def views(self) -> tuple[LockView, LockView]:
         for agent in (self.first, self.second):
             if not agent.is_hanging:
-                self.lock.check(agent, is_away=False)
+                self.lock.check(agent)
         return self.lock.view_of(self.first), self.lock.view_of(self.second)
 
 
@@ -114,15 +114,20 @@ def test_after_a_coordinator_began_anew_both_ask_again(world: World) -> None:
 
 
 NAMED = {
-    "the coordinator began anew, and later an agent was cut off": Kind.COORDINATOR_EMPTIED,
-    "an agent and its broker were cut off from the coordinator": Kind.AGENT_CUT,
-    "a session was ended though its agent was there": Kind.SESSION_EXPIRED,
+    "the coordinator began anew": ProxiesKind.COORDINATOR_EMPTIED,
+    "the coordinator was away, and came again": ProxiesKind.COORDINATOR_AWAY,
+    "an agent was cut off from the coordinator": ProxiesKind.AGENT_CUT,
+    "an agent and its broker were cut off from the coordinator": ProxiesKind.COORDINATOR_CUT,
+    "a session was ended though its agent was there": ProxiesKind.SESSION_EXPIRED,
 }
+CLUSTERS = 3
 
 
 @pytest.mark.parametrize("kind", NAMED.values(), ids=NAMED)
-def test_clusters_whose_lock_rests_on_sessions_keep_their_promises(kind: Kind) -> None:
-    plans = [plan for plan in map(draw_plan, range(1500)) if kind in {fault.kind for fault in plan.faults}][:12]
+def test_clusters_whose_lock_rests_on_sessions_keep_their_promises(kind: ProxiesKind) -> None:
+    drawn = map(draw_agents_plan, range(FIRST_WITH_PREFERENCES, FIRST_WITH_PREFERENCES + 500))
+    with_sessions = (plan for plan in drawn if plan.session_timeout_s)
+    plans = list(islice((plan for plan in with_sessions if kind in {each.kind for each in plan.faults}), CLUSTERS))
 
-    assert len(plans) == 12
-    assert {plan.seed: outcome.problem for plan in plans if (outcome := run(plan)).problem} == {}
+    assert len(plans) == CLUSTERS
+    assert {plan.seed: outcome.problem for plan in plans if (outcome := run_proxies(plan)).problem} == {}

@@ -13,32 +13,16 @@ from qpid_ha_agent.decision import Action, LockView
 from qpid_ha_agent.tenure import Tenure
 from qpid_ha_broker.ha import promotion
 from qpid_ha_broker.ha.promotion import Promotion
-from simulation.cluster import run
 from simulation.leases import LockUser, SessionLock
-from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
 from simulation.proxies_plan import ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
+from simulation.proxies_world import run_proxies
 
 TRIES = 6
 
 
-def with_faults(*faults: Fault) -> Iterator[Plan]:
-    """Clusters of three with agents, to which just this happens."""
-    for seed in range(TRIES):
-        yield replace(
-            draw_plan(seed), nodes=3, has_coordinator=True, has_agents=True, min_in_sync=2, is_fenced=False,
-            knows_own_address=True, tail_bytes=1_000_000, delay_s=0.01, channel_frames=1000, backup_timeout_s=1.5,
-            has_store=False, producers=(), faults=faults, faults_end_s=22.0,
-        )  # fmt: skip
-
-
-HANGING_AGENT = Fault(Kind.AGENT_HANGS, 3.0, 30.0, PRIMARY, 1, 0)
-SWITCHOVERS = tuple(Fault(Kind.SWITCHOVER, 2.5 + 1.3 * count, 0.1, PRIMARY, count % 3, 0) for count in range(8))
-DEAD_PRIMARY = Fault(Kind.CRASH, 3.2, 30.0, PRIMARY, 0, 0)
-
-
-def with_the_brokers_that_ship(*faults: ProxiesFault, session_timeout_s: float = 0.0) -> Iterator[ProxiesPlan]:
-    """As above, of real brokers with stores, and real agents."""
+def with_faults(*faults: ProxiesFault, session_timeout_s: float = 0.0) -> Iterator[ProxiesPlan]:
+    """Clusters of three real brokers with stores, and real agents, to which just this happens."""
     for seed in range(TRIES):
         yield replace(
             draw_agents_plan(seed), brokers=3, min_in_sync=2, publishers=2, consumers=1, browsers=0, transacting=0,
@@ -50,12 +34,13 @@ AGENT_THAT_STOPS = ProxiesFault(ProxiesKind.AGENT_STOPS, 3.0, 15.0, 1)
 """The primary's: `draw` says so."""
 PRIMARY_THAT_DIES = ProxiesFault(ProxiesKind.CRASH_PRIMARY, 3.2, 30.0, 0)
 """Its machine goes on."""
+SWITCHOVERS = tuple(ProxiesFault(ProxiesKind.MOVE, 2.5 + 1.3 * number, 0.1, number) for number in range(14))
 SWITCHOVERS_WITHOUT_A_LOCK = tuple(
     fault
-    for number in range(14)
+    for switchover in SWITCHOVERS
     for fault in (
-        ProxiesFault(ProxiesKind.MOVE, 2.5 + 1.3 * number, 0.1, number),
-        *[ProxiesFault(ProxiesKind.LOCK_TAKEN, 2.5 + 1.3 * number + s, 0.1, 0) for s in (0.08, 0.1, 0.12, 0.14)],
+        switchover,
+        *[ProxiesFault(ProxiesKind.LOCK_TAKEN, switchover.at_s + s, 0.1, 0) for s in (0.08, 0.1, 0.12, 0.14)],
     )
 )
 FULL_DISK = ProxiesFault(ProxiesKind.DISK_FULL, 3.0, 4.5, 1)
@@ -68,16 +53,10 @@ def promote_behind_switchovers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_promoting_behind_a_switchover_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    promote_behind_switchovers(monkeypatch)
-
-    assert "had to hand over" in found_by(monkeypatch, with_faults(*SWITCHOVERS)).problem
-
-
-def test_promoting_behind_a_switchover_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock goes from one to the next while brokers look for the new primary: one that has not found it has it."""
     promote_behind_switchovers(monkeypatch)
 
-    plans = with_the_brokers_that_ship(*SWITCHOVERS_WITHOUT_A_LOCK)
+    plans = with_faults(*SWITCHOVERS_WITHOUT_A_LOCK)
     assert "had to hand over" in found_by(monkeypatch, plans).problem
 
 
@@ -88,13 +67,7 @@ def expire_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lock_that_a_hanging_agent_keeps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     expire_no_lease(monkeypatch)
 
-    assert "nobody leads" in found_by(monkeypatch, with_faults(HANGING_AGENT, DEAD_PRIMARY)).problem
-
-
-def test_a_lock_that_a_hanging_agent_keeps_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
-    expire_no_lease(monkeypatch)
-
-    plans = with_the_brokers_that_ship(AGENT_THAT_STOPS, PRIMARY_THAT_DIES)
+    plans = with_faults(AGENT_THAT_STOPS, PRIMARY_THAT_DIES)
     assert "nobody leads" in found_by(monkeypatch, plans).problem
 
 
@@ -108,19 +81,12 @@ def beat_while_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionLock, "_can_reach", can_reach)
 
 
-def test_a_session_that_lives_on_while_its_agent_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    beat_while_hanging(monkeypatch)
-
-    plans = (replace(plan, session_timeout_s=2.0) for plan in with_faults(HANGING_AGENT, DEAD_PRIMARY))
-    assert "nobody leads" in found_by(monkeypatch, plans).problem
-
-
-def test_a_session_that_lives_on_while_its_agent_hangs_is_found_with_the_brokers_that_ship(
+def test_a_session_that_lives_on_while_its_agent_hangs_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     beat_while_hanging(monkeypatch)
 
-    plans = with_the_brokers_that_ship(AGENT_THAT_STOPS, PRIMARY_THAT_DIES, session_timeout_s=2.0)
+    plans = with_faults(AGENT_THAT_STOPS, PRIMARY_THAT_DIES, session_timeout_s=2.0)
     assert "nobody leads" in found_by(monkeypatch, plans).problem
 
 
@@ -133,25 +99,18 @@ def demote_without_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tenure, "note", note_by_the_lock)
 
 
-def test_demoting_a_primary_that_the_record_names_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    demote_without_a_lock(monkeypatch)
-
-    plans = with_faults(HANGING_AGENT, HANGING_AGENT._replace(kind=Kind.SWITCHOVER, at_s=4.0))
-    assert "primary by the record" in found_by(monkeypatch, plans).problem
-
-
-def test_demoting_a_primary_that_the_record_names_is_found_with_the_brokers_that_ship(
+def test_demoting_a_primary_that_the_record_names_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     demote_without_a_lock(monkeypatch)
 
-    plans = with_the_brokers_that_ship(AGENT_THAT_STOPS, ProxiesFault(ProxiesKind.MOVE, 4.0, 0.1, 0))
+    plans = with_faults(AGENT_THAT_STOPS, ProxiesFault(ProxiesKind.MOVE, 4.0, 0.1, 0))
     assert "primary by the record" in found_by(monkeypatch, plans).problem
 
 
 def test_agents_follow_every_switchover() -> None:
     """Each begins one generation, and no agent begins another one behind it."""
-    outcomes = [run(plan) for plan in islice(with_faults(*SWITCHOVERS), 3)]
+    outcomes = [run_proxies(plan) for plan in islice(with_faults(*SWITCHOVERS), 3)]
 
     assert [outcome.problem for outcome in outcomes] == [""] * 3
     assert all(2 < outcome.generations <= 1 + len(SWITCHOVERS) for outcome in outcomes)
@@ -162,19 +121,11 @@ def make_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision, "PRIMARY", without)
 
 
-def test_a_primary_that_stays_although_its_disk_is_full_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_no_way(monkeypatch)
-
-    full = Fault(Kind.DISK_FULL, 3.0, 18.0, PRIMARY, 1, 0)
-    plans = (replace(plan, has_store=True, segment_bytes=65_536) for plan in with_faults(full))
-    assert "makes no way" in found_by(monkeypatch, plans).problem
-
-
-def test_a_primary_that_stays_although_its_disk_is_full_is_found_with_the_brokers_that_ship(
+def test_a_primary_that_stays_although_its_disk_is_full_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once it has filled the file that it had begun."""
     make_no_way(monkeypatch)
 
-    plans = (replace(plan, numbering=2, segment_bytes=65_536) for plan in with_the_brokers_that_ship(FULL_DISK))
+    plans = (replace(plan, numbering=2, segment_bytes=65_536) for plan in with_faults(FULL_DISK))
     assert "makes no way" in found_by(monkeypatch, plans).problem

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 
 from qpid_ha_broker.ha import lost_record, verdict
+from qpid_ha_broker.ha.promotion import Outcome, Promotion
 from qpid_ha_broker.store.reading import BlockReader, Verdict, Witnesses
 from simulation.cluster import run
 from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
@@ -131,6 +133,20 @@ def test_leading_from_stores_that_are_older_than_the_record_is_found_with_the_br
 
     plans = with_the_brokers_that_ship(3, *FAILOVER_AND_STORES_OF_BEFORE, least=2)
     assert "is lost" in found_by(monkeypatch, plans).problem
+
+
+def test_a_candidate_that_slept_and_believes_an_answer_that_came_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record was put back while it slept, and another one has begun the same generation. One cluster of 100,000."""
+    written = Promotion.record_written
+
+    def written_just_now(self: Promotion, *answer: Any) -> Outcome:
+        self._recording_since_s = self._ctx.now_s
+        return written(self, *answer)
+
+    monkeypatch.setattr(Promotion, "record_written", written_just_now)
+
+    plan = replace(draw_plan(15109), seed=221)
+    assert "were both primary of generation 2" in found_by(monkeypatch, [plan]).problem
 
 
 def judge_without_lengths(monkeypatch: pytest.MonkeyPatch) -> None:

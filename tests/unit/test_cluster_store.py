@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 
+from qpid_ha_broker.ha import effects as fx
+from qpid_ha_broker.ha.frames import Question, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transactions.transaction import Message
 from simulation.cluster import Cluster
@@ -88,3 +90,18 @@ def test_what_is_in_no_store_is_lost_only_with_all_who_held_it() -> None:
     wait(cluster, 10.0)
 
     assert primary_of(cluster).resources.catalog.queues["passing"].messages.count == 1
+
+
+def test_a_generation_is_promised_to_one_candidate_though_the_power_goes_before_the_other_one_asks() -> None:
+    """What was promised is on disk before it is said."""
+    cluster = Cluster(replace(QUIET, has_coordinator=False), False)
+    node = cluster.nodes[0]
+    node.start()
+    is_promised = []
+    for candidate in ("n1", "n2"):
+        question = Question(1, Topic.CLAIM, candidate, candidate, "", 7, 0, f"{candidate}:5672")
+        node.feed(fx.FrameReceived(node.next_link(), question))
+        is_promised.append((node.member.answer().promised, node.member.answer().promised_to) == (7, candidate))
+        cluster.faults.crash(node, 0.1, has_power=False)
+        wait(cluster, 0.5)
+    assert is_promised == [True, False]
