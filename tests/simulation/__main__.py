@@ -12,8 +12,8 @@ from functools import partial
 
 import click
 
-from simulation.cluster import Outcome
-from simulation.proxies_world import ProxiesOutcome
+from simulation.brokers.world import BrokersOutcome
+from simulation.core.cluster import Outcome
 from simulation.runs import (
     DRAWS,
     SHARES,
@@ -27,7 +27,7 @@ from simulation.runs import (
     run_many,
     run_plan,
 )
-from simulation.sets_plan import SetsPlan
+from simulation.sets.plan import SetsPlan
 from simulation.shrink import shrink
 
 SHOWN_FAILURES = 3
@@ -117,7 +117,7 @@ def _kind(problem: str) -> str:
 
 def _shrunk(outcome: AnyOutcome) -> AnyPlan:
     fails = partial(_fails_like, outcome.problem)
-    if isinstance(outcome, ProxiesOutcome):
+    if isinstance(outcome, BrokersOutcome):
         return shrink(outcome.plan, fails)
     return shrink(outcome.plan, fails)
 
@@ -136,7 +136,7 @@ def _show_failure(outcome: AnyOutcome, wants_shrinking: bool, trace: bool) -> No
 
 def _show_summary(all_outcomes: list[AnyOutcome], failures: list[AnyOutcome], took_s: float) -> None:
     outcomes = [outcome for outcome in all_outcomes if isinstance(outcome, Outcome)]
-    of_real = [outcome for outcome in all_outcomes if isinstance(outcome, ProxiesOutcome)]
+    of_real = [outcome for outcome in all_outcomes if isinstance(outcome, BrokersOutcome)]
     plans = [outcome.plan for outcome in of_real if isinstance(outcome.plan, SetsPlan)]
     of_sets = [outcome for outcome in of_real if isinstance(outcome.plan, SetsPlan)]
     counts = Counter(kind_of_plan(outcome.plan) for outcome in all_outcomes)

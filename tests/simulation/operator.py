@@ -10,7 +10,7 @@ from qpid_ha_broker.ha.effects import Input, PromoteAsked
 from qpid_ha_broker.ha.frames import LogPosition, StoreOrigin
 from qpid_ha_broker.ha.member import Member
 from qpid_ha_broker.ha.states import State
-from simulation.node import Violation
+from simulation.violations import Violation
 
 LOOKS_BEFORE_FORCE = 10
 

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final, TypeVar
 
-from simulation.cluster import Outcome, run
-from simulation.group_plan import GroupPlan, draw_group_plan
-from simulation.group_world import run_group
-from simulation.plan import Plan, draw_plan
-from simulation.proxies_plan import ProxiesPlan, draw_agents_plan, draw_forwarding_plan, draw_proxies_plan
-from simulation.proxies_world import ProxiesOutcome, run_proxies
-from simulation.sets_plan import SetsPlan, draw_sets_plan
-from simulation.sets_world import run_sets
+from simulation.brokers.plan import BrokersPlan, draw_agents_plan, draw_forwarding_plan, draw_proxies_plan
+from simulation.brokers.world import BrokersOutcome, run_proxies
+from simulation.core.cluster import Outcome, run
+from simulation.core.plan import Plan, draw_plan
+from simulation.groups.plan import GroupPlan, draw_group_plan
+from simulation.groups.world import run_group
+from simulation.sets.plan import SetsPlan, draw_sets_plan
+from simulation.sets.world import run_sets
 
 A = TypeVar("A")
 B = TypeVar("B")
-AnyPlan = Plan | ProxiesPlan
-AnyOutcome = Outcome | ProxiesOutcome
+AnyPlan = Plan | BrokersPlan
+AnyOutcome = Outcome | BrokersOutcome
 ONE_SET: Final = "one-set"
 AGENTS: Final = "agents"
 SETS: Final = "sets"
@@ -60,7 +60,7 @@ def crosses(plan: AnyPlan) -> bool:
     clients that come back."""
     if isinstance(plan, SetsPlan):
         return len(plan.wanted) > 1
-    return isinstance(plan, ProxiesPlan) and plan.relays
+    return isinstance(plan, BrokersPlan) and plan.relays
 
 
 def kind_of_plan(plan: AnyPlan) -> str:
@@ -69,7 +69,7 @@ def kind_of_plan(plan: AnyPlan) -> str:
         return SETS
     if isinstance(plan, GroupPlan):
         return GROUP
-    if isinstance(plan, ProxiesPlan):
+    if isinstance(plan, BrokersPlan):
         of_proxies = FORWARDING if plan.forking else PROXIES
         return of_proxies if plan.relays else AGENTS
     return ONE_SET
@@ -81,7 +81,7 @@ def run_plan(plan: AnyPlan, with_trace: bool = False) -> AnyOutcome:
         return run_sets(plan, with_trace)
     if isinstance(plan, GroupPlan):
         return run_group(plan, with_trace)
-    return run_proxies(plan, with_trace) if isinstance(plan, ProxiesPlan) else run(plan, with_trace)
+    return run_proxies(plan, with_trace) if isinstance(plan, BrokersPlan) else run(plan, with_trace)
 
 
 def run_seed(seed: int, kind: str) -> AnyOutcome:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from simulation.plan import Plan
-from simulation.proxies_plan import ProxiesPlan
+from simulation.brokers.plan import BrokersPlan
+from simulation.core.plan import Plan
 
-P = TypeVar("P", Plan, ProxiesPlan)
+P = TypeVar("P", Plan, BrokersPlan)
 
 
 def shrink(plan: P, fails: Callable[[P], bool], attempts: int = 200) -> P:

@@ -11,16 +11,16 @@ from qpid_ha_agent.control import ControlFailure
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_agent.runner import REQUEST_TIMEOUT_S, Runner
 from qpid_ha_broker.ha.states import State
-from simulation.planted import found_by
-from simulation.proxies_plan import (
+from simulation.brokers.plan import (
     FIRST_WITH_AGENTS,
     FIRST_WITH_PREFERENCES,
     OF_AGENTS_ALONE,
-    ProxiesKind,
+    BrokersKind,
     draw_agents_plan,
     draw_proxies_plan,
 )
-from simulation.proxies_world import run_proxies
+from simulation.brokers.world import run_proxies
+from simulation.planted import found_by
 
 SEEDS = (0, 1, 4, 6, 7, 9, 10, 11)
 
@@ -45,13 +45,13 @@ def test_agents_are_struck_by_all_that_is_theirs_and_beside_proxies_too() -> Non
     drawn = map(draw_agents_plan, (*range(60), *range(FIRST_WITH_PREFERENCES, FIRST_WITH_PREFERENCES + 60)))
     kinds = {fault.kind for plan in drawn for fault in plan.faults}
     assert kinds >= {
-        ProxiesKind.AGENT_STOPS,
-        ProxiesKind.AGENT_DIES,
-        ProxiesKind.AGENT_ENDS,
-        ProxiesKind.LOCK_TAKEN,
-        ProxiesKind.COORDINATOR_CUT,
-        ProxiesKind.OPERATOR,
-        ProxiesKind.AGENTS_PAUSE,
+        BrokersKind.AGENT_STOPS,
+        BrokersKind.AGENT_DIES,
+        BrokersKind.AGENT_ENDS,
+        BrokersKind.LOCK_TAKEN,
+        BrokersKind.COORDINATOR_CUT,
+        BrokersKind.OPERATOR,
+        BrokersKind.AGENTS_PAUSE,
         *OF_AGENTS_ALONE,
     }
     of_proxies = [draw_proxies_plan(seed).has_agents for seed in range(FIRST_WITH_AGENTS + 200)]

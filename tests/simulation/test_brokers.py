@@ -1,7 +1,7 @@
 """The brokers of a simulated cluster are those that ship: bugs that are planted in their drivers are found.
 
 What drives the cores (`server`) has sockets, disks, timers and threads of its own, where the machine of a simulation
-stands in: see `brokers_node`.
+stands in: see `machines.node`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from qpid_ha_broker.server.peers.sub_channels import Losses
 from qpid_ha_broker.server.sets.forward_links import ForwardLink
 from qpid_ha_broker.server.sets.set_host import SetHost
 from qpid_ha_broker.server.stores.progress import SyncProgress
+from simulation.brokers.plan import draw_agents_plan, draw_forwarding_plan, draw_moves_plan, draw_proxies_plan
+from simulation.brokers.world import run_proxies
 from simulation.planted import found_by
-from simulation.proxies_plan import draw_agents_plan, draw_forwarding_plan, draw_moves_plan, draw_proxies_plan
-from simulation.proxies_world import run_proxies
 
 WITH_POWER_CUTS = (53, 40, 9)
 """Seeds of clusters whose brokers lose their power together."""

@@ -10,9 +10,9 @@ import asyncio
 import pytest
 
 from qpid_ha_broker.server.sets.forward_links import ForwardLink, SetForwarding
+from simulation.brokers.plan import draw_forwarding_plan, draw_proxies_plan
+from simulation.brokers.world import run_proxies
 from simulation.planted import found_by
-from simulation.proxies_plan import draw_forwarding_plan, draw_proxies_plan
-from simulation.proxies_world import run_proxies
 
 SEEDS = (0, 1, 2, 5)
 LATE_S = 0.5

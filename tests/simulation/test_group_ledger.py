@@ -6,11 +6,11 @@ import pytest
 
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.events.codec import LogRecord
-from simulation.group_guarantees import Check, Guarantee
-from simulation.group_ledger import GroupLedger
-from simulation.node import Violation
-from simulation.proxies_ledger import ClientSession, Handout, Reading, Sent
-from simulation.proxies_watch import Watch
+from simulation.brokers.ledger import ClientSession, Handout, Reading, Sent
+from simulation.brokers.watch import Watch
+from simulation.groups.guarantees import Check, Guarantee
+from simulation.groups.ledger import GroupLedger
+from simulation.violations import Violation
 
 QUEUE = "q0"
 MESSAGE, LATER = Sent("p0-1", 1, QUEUE), Sent("p0-1", 2, QUEUE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.group_plan import GroupPlan, draw_group_plan
-from simulation.group_world import run_group
+from simulation.groups.plan import GroupPlan, draw_group_plan
+from simulation.groups.world import run_group
 from simulation.runs import GROUP, kind_of_plan, replay_command
 
 GATE_SEEDS = 6

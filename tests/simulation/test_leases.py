@@ -9,9 +9,9 @@ from itertools import islice
 import pytest
 
 from qpid_ha_agent.decision import LockView
-from simulation.leases import SessionLock
-from simulation.proxies_plan import FIRST_WITH_PREFERENCES, ProxiesKind, draw_agents_plan
-from simulation.proxies_world import run_proxies
+from simulation.brokers.plan import FIRST_WITH_PREFERENCES, BrokersKind, draw_agents_plan
+from simulation.brokers.world import run_proxies
+from simulation.machines.leases import SessionLock
 from simulation.virtual_time import Schedule
 
 TIMEOUT_S = 2.0
@@ -114,17 +114,17 @@ def test_after_a_coordinator_began_anew_both_ask_again(world: World) -> None:
 
 
 NAMED = {
-    "the coordinator began anew": ProxiesKind.COORDINATOR_EMPTIED,
-    "the coordinator was away, and came again": ProxiesKind.COORDINATOR_AWAY,
-    "an agent was cut off from the coordinator": ProxiesKind.AGENT_CUT,
-    "an agent and its broker were cut off from the coordinator": ProxiesKind.COORDINATOR_CUT,
-    "a session was ended though its agent was there": ProxiesKind.SESSION_EXPIRED,
+    "the coordinator began anew": BrokersKind.COORDINATOR_EMPTIED,
+    "the coordinator was away, and came again": BrokersKind.COORDINATOR_AWAY,
+    "an agent was cut off from the coordinator": BrokersKind.AGENT_CUT,
+    "an agent and its broker were cut off from the coordinator": BrokersKind.COORDINATOR_CUT,
+    "a session was ended though its agent was there": BrokersKind.SESSION_EXPIRED,
 }
 CLUSTERS = 3
 
 
 @pytest.mark.parametrize("kind", NAMED.values(), ids=NAMED)
-def test_clusters_whose_lock_rests_on_sessions_keep_their_promises(kind: ProxiesKind) -> None:
+def test_clusters_whose_lock_rests_on_sessions_keep_their_promises(kind: BrokersKind) -> None:
     drawn = map(draw_agents_plan, range(FIRST_WITH_PREFERENCES, FIRST_WITH_PREFERENCES + 500))
     with_sessions = (plan for plan in drawn if plan.session_timeout_s)
     plans = list(islice((plan for plan in with_sessions if kind in {each.kind for each in plan.faults}), CLUSTERS))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import count, islice
 
 from qpid_ha_broker.ha.states import State
-from simulation.cluster import Cluster, outcome_of, run
-from simulation.plan import Plan, draw_plan
+from simulation.core.cluster import Cluster, outcome_of, run
+from simulation.core.plan import Plan, draw_plan
 
 CLUSTERS = 25
 

@@ -13,15 +13,15 @@ from qpid_ha_agent.decision import Action, LockView
 from qpid_ha_agent.tenure import Tenure
 from qpid_ha_broker.ha import promotion
 from qpid_ha_broker.ha.promotion import Promotion
-from simulation.leases import LockUser, SessionLock
+from simulation.brokers.plan import BrokersFault, BrokersKind, BrokersPlan, draw_agents_plan
+from simulation.brokers.world import run_proxies
+from simulation.machines.leases import LockUser, SessionLock
 from simulation.planted import found_by
-from simulation.proxies_plan import ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
-from simulation.proxies_world import run_proxies
 
 TRIES = 6
 
 
-def with_faults(*faults: ProxiesFault, session_timeout_s: float = 0.0) -> Iterator[ProxiesPlan]:
+def with_faults(*faults: BrokersFault, session_timeout_s: float = 0.0) -> Iterator[BrokersPlan]:
     """Clusters of three real brokers with stores, and real agents, to which just this happens."""
     for seed in range(TRIES):
         yield replace(
@@ -30,20 +30,20 @@ def with_faults(*faults: ProxiesFault, session_timeout_s: float = 0.0) -> Iterat
         )  # fmt: skip
 
 
-AGENT_THAT_STOPS = ProxiesFault(ProxiesKind.AGENT_STOPS, 3.0, 15.0, 1)
+AGENT_THAT_STOPS = BrokersFault(BrokersKind.AGENT_STOPS, 3.0, 15.0, 1)
 """The primary's: `draw` says so."""
-PRIMARY_THAT_DIES = ProxiesFault(ProxiesKind.CRASH_PRIMARY, 3.2, 30.0, 0)
+PRIMARY_THAT_DIES = BrokersFault(BrokersKind.CRASH_PRIMARY, 3.2, 30.0, 0)
 """Its machine goes on."""
-SWITCHOVERS = tuple(ProxiesFault(ProxiesKind.MOVE, 2.5 + 1.3 * number, 0.1, number) for number in range(14))
+SWITCHOVERS = tuple(BrokersFault(BrokersKind.MOVE, 2.5 + 1.3 * number, 0.1, number) for number in range(14))
 SWITCHOVERS_WITHOUT_A_LOCK = tuple(
     fault
     for switchover in SWITCHOVERS
     for fault in (
         switchover,
-        *[ProxiesFault(ProxiesKind.LOCK_TAKEN, switchover.at_s + s, 0.1, 0) for s in (0.08, 0.1, 0.12, 0.14)],
+        *[BrokersFault(BrokersKind.LOCK_TAKEN, switchover.at_s + s, 0.1, 0) for s in (0.08, 0.1, 0.12, 0.14)],
     )
 )
-FULL_DISK = ProxiesFault(ProxiesKind.DISK_FULL, 3.0, 4.5, 1)
+FULL_DISK = BrokersFault(BrokersKind.DISK_FULL, 3.0, 4.5, 1)
 """The primary's, for four times as long."""
 
 
@@ -104,7 +104,7 @@ def test_demoting_a_primary_that_the_record_names_is_found(
 ) -> None:
     demote_without_a_lock(monkeypatch)
 
-    plans = with_faults(AGENT_THAT_STOPS, ProxiesFault(ProxiesKind.MOVE, 4.0, 0.1, 0))
+    plans = with_faults(AGENT_THAT_STOPS, BrokersFault(BrokersKind.MOVE, 4.0, 0.1, 0))
     assert "primary by the record" in found_by(monkeypatch, plans).problem
 
 

@@ -18,9 +18,9 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets import following, resource_set
 from qpid_ha_broker.model.transactions.producers import Producers
-from simulation.plan import Plan, draw_plan
+from simulation.brokers.plan import BrokersFault, BrokersKind, BrokersPlan, draw_agents_plan
+from simulation.core.plan import Plan, draw_plan
 from simulation.planted import found_by
-from simulation.proxies_plan import ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
 from simulation.runs import run_plan
 
 SEEDS = 150
@@ -150,13 +150,13 @@ def test_forgetting_a_tombstone_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run_plan(outcome.plan).problem == "", "with tombstones, a snapshot is as good"
 
 
-def brokers_that_are_stopped_in_turn() -> Iterable[ProxiesPlan]:
+def brokers_that_are_stopped_in_turn() -> Iterable[BrokersPlan]:
     """They come level again while much is consumed, by one message at a time."""
     for seed in (3, 4):
         yield replace(
             draw_agents_plan(seed), brokers=3, min_in_sync=1, publishers=2, consumers=4, browsers=0, transacting=0,
             numbering=2, tail_bytes=65_536, chunk_messages=1, delay_s=0.015, session_timeout_s=0.0, power_cuts=(),
-            faults=tuple(ProxiesFault(ProxiesKind.PAUSE, 2.5 + 3.3 * count, 2.9, count) for count in range(3)),
+            faults=tuple(BrokersFault(BrokersKind.PAUSE, 2.5 + 3.3 * count, 2.9, count) for count in range(3)),
         )  # fmt: skip
 
 
@@ -202,15 +202,15 @@ def test_a_snapshot_without_producers_is_found(monkeypatch: pytest.MonkeyPatch) 
     found_by(monkeypatch, seeds())
 
 
-def publishers_that_sleep_over_two_failovers() -> Iterable[ProxiesPlan]:
+def publishers_that_sleep_over_two_failovers() -> Iterable[BrokersPlan]:
     """They have not heard of what they sent. The first primary comes level again, from a snapshot, and is the next."""
     for seed in (0, 2, 3):
         faults = []
         for at_s in (2.5, 6.0, 9.5):
             faults += [
-                ProxiesFault(ProxiesKind.DISK_SLOW, at_s - 0.25, 0.8, SLOW_DISK_OF_PRIMARY),
-                *[ProxiesFault(ProxiesKind.CLIENT_SLEEPS, at_s, 2.4, draw) for draw in NUMBERING_OF_FIVE],
-                *[ProxiesFault(ProxiesKind.CRASH_PRIMARY, at_s + later_s, 0.5, 0) for later_s in (0.1, 1.7)],
+                BrokersFault(BrokersKind.DISK_SLOW, at_s - 0.25, 0.8, SLOW_DISK_OF_PRIMARY),
+                *[BrokersFault(BrokersKind.CLIENT_SLEEPS, at_s, 2.4, draw) for draw in NUMBERING_OF_FIVE],
+                *[BrokersFault(BrokersKind.CRASH_PRIMARY, at_s + later_s, 0.5, 0) for later_s in (0.1, 1.7)],
             ]
         yield replace(
             draw_agents_plan(seed), brokers=2, min_in_sync=1, publishers=2, consumers=1, browsers=0, transacting=0,

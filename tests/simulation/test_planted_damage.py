@@ -13,11 +13,11 @@ import pytest
 from qpid_ha_broker.ha import lost_record, verdict
 from qpid_ha_broker.ha.promotion import Outcome, Promotion
 from qpid_ha_broker.store.reading import BlockReader, Verdict, Witnesses
-from simulation.cluster import run
-from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
+from simulation.brokers.plan import BrokersFault, BrokersKind, BrokersPlan, draw_agents_plan
+from simulation.brokers.world import run_proxies
+from simulation.core.cluster import run
+from simulation.core.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
-from simulation.proxies_plan import ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
-from simulation.proxies_world import run_proxies
 
 TRIES = 12
 
@@ -50,7 +50,7 @@ FROZEN_BACKUP_AND_A_STORE_CUT_SHORT = (
 )
 
 
-def with_the_brokers_that_ship(brokers: int, *faults: ProxiesFault, least: int = 1) -> Iterator[ProxiesPlan]:
+def with_the_brokers_that_ship(brokers: int, *faults: BrokersFault, least: int = 1) -> Iterator[BrokersPlan]:
     """Clusters of real brokers with agents, to which just this happens; `least`: so many have to be in sync."""
     for seed in range(2):
         yield replace(
@@ -60,21 +60,21 @@ def with_the_brokers_that_ship(brokers: int, *faults: ProxiesFault, least: int =
 
 
 PRIMARIES_ALONE_AND_LOST_RECORDS = (
-    ProxiesFault(ProxiesKind.PRIMARY_ALONE, 2.5, 2.0, 1),
-    ProxiesFault(ProxiesKind.PRIMARY_ALONE, 14.0, 1.0, 1),
+    BrokersFault(BrokersKind.PRIMARY_ALONE, 2.5, 2.0, 1),
+    BrokersFault(BrokersKind.PRIMARY_ALONE, 14.0, 1.0, 1),
 )
 """`draw` says that the record is lost."""
 PRIMARY_ALONE_WHOSE_STORE_IS_CUT_SHORT = (
-    ProxiesFault(ProxiesKind.PRIMARY_ALONE, 2.5, 2.0, 0),
-    ProxiesFault(ProxiesKind.DISK_CUT_SHORT, 7.0, 2.0, 0),
+    BrokersFault(BrokersKind.PRIMARY_ALONE, 2.5, 2.0, 0),
+    BrokersFault(BrokersKind.DISK_CUT_SHORT, 7.0, 2.0, 0),
 )
 PRIMARY_ALONE_WHOSE_STORE_AND_RECORD_ARE_LOST = (
-    ProxiesFault(ProxiesKind.PRIMARY_ALONE, 2.5, 2.0, 1),
-    ProxiesFault(ProxiesKind.DISK_LOST, 6.7, 0.3, 0),
+    BrokersFault(BrokersKind.PRIMARY_ALONE, 2.5, 2.0, 1),
+    BrokersFault(BrokersKind.DISK_LOST, 6.7, 0.3, 0),
 )
 FAILOVER_AND_STORES_OF_BEFORE = (
-    ProxiesFault(ProxiesKind.CRASH_PRIMARY, 5.0, 0.6, 0),
-    ProxiesFault(ProxiesKind.DISKS_PUT_BACK, 9.0, 0.3, 0),
+    BrokersFault(BrokersKind.CRASH_PRIMARY, 5.0, 0.6, 0),
+    BrokersFault(BrokersKind.DISKS_PUT_BACK, 9.0, 0.3, 0),
 )
 
 

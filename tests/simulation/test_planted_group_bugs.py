@@ -30,8 +30,8 @@ from qpid_ha_broker.model.queues.sequence import Entry
 from qpid_ha_broker.model.sets import state as set_state
 from qpid_ha_broker.model.sets.grouped import Grouped
 from qpid_ha_broker.model.sets.state import SetState
-from simulation.group_guarantees import Guarantee
-from simulation.group_plan import GroupKind, GroupPlan, GroupQueueKind, draw_group_fault, draw_group_plan, in_order
+from simulation.groups.guarantees import Guarantee
+from simulation.groups.plan import GroupKind, GroupPlan, GroupQueueKind, draw_group_fault, draw_group_plan, in_order
 from simulation.planted import found_by
 
 

@@ -17,9 +17,9 @@ from qpid_ha_broker.store.blocks import FileHeader
 from qpid_ha_broker.store.files import Disk
 from qpid_ha_broker.store.reading import header_of
 from qpid_ha_broker.store.survey import TakenBack
-from simulation.plan import PRIMARY, Fault, Kind, Plan, draw_plan
+from simulation.brokers.plan import BrokersFault, BrokersKind, BrokersPlan, PowerCut, draw_agents_plan
+from simulation.core.plan import PRIMARY, Fault, Kind, Plan, draw_plan
 from simulation.planted import found_by
-from simulation.proxies_plan import PowerCut, ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
 
 TRIES = 60
 
@@ -34,7 +34,7 @@ def with_faults(*faults: Fault) -> Iterable[Plan]:
         )  # fmt: skip
 
 
-def with_the_brokers_that_ship(*faults: ProxiesFault) -> Iterable[ProxiesPlan]:
+def with_the_brokers_that_ship(*faults: BrokersFault) -> Iterable[BrokersPlan]:
     """Clusters of three real brokers with agents, to which just this happens."""
     for seed in range(3):
         yield replace(
@@ -72,7 +72,7 @@ def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_acknowledging_before_the_sync_is_found_with_the_brokers_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
     acknowledge_before_the_sync(monkeypatch)
 
-    slow = [ProxiesFault(ProxiesKind.DISK_SLOW, 1.5, 9.0, draw) for draw in range(3)]
+    slow = [BrokersFault(BrokersKind.DISK_SLOW, 1.5, 9.0, draw) for draw in range(3)]
     assert "should have it" in found_by(monkeypatch, with_the_brokers_that_ship(*slow)).problem
 
 
@@ -93,13 +93,13 @@ WITH_ITS_POWER = 1
 """What a fault draws that is to take it from whom it strikes."""
 
 
-def primaries_that_die_with_what_they_alone_have() -> Iterable[ProxiesPlan]:
+def primaries_that_die_with_what_they_alone_have() -> Iterable[BrokersPlan]:
     """Two brokers lead in turn. Who leads writes for a second what the other one does not get, and loses its power. It
     comes back, follows, and has to take that back; some seconds later it leads, loses its power, and reads its store.
     """
     times_s = (3.0, 9.0, 15.0)
-    faults = [ProxiesFault(ProxiesKind.BLOCK, at_s, 4.0, 0) for at_s in times_s]
-    faults += [ProxiesFault(ProxiesKind.CRASH_PRIMARY, at_s + 1.0, 1.5, WITH_ITS_POWER) for at_s in times_s]
+    faults = [BrokersFault(BrokersKind.BLOCK, at_s, 4.0, 0) for at_s in times_s]
+    faults += [BrokersFault(BrokersKind.CRASH_PRIMARY, at_s + 1.0, 1.5, WITH_ITS_POWER) for at_s in times_s]
     for seed in range(2):
         yield replace(
             draw_agents_plan(seed), brokers=2, min_in_sync=1, publishers=3, consumers=1, browsers=0, transacting=0,
@@ -132,15 +132,15 @@ POWER_OF_EITHER = 2, 12
 """What faults draw of which one takes it from the first of two brokers, the other one from the second."""
 
 
-def brokers_that_die_while_they_compare() -> Iterable[ProxiesPlan]:
+def brokers_that_die_while_they_compare() -> Iterable[BrokersPlan]:
     """Who has led comes back from its store, which lacks what was not durable: so it is sent what it does not have, by
     one message at a time. In the middle of that it loses its power again; the primary cannot be spared."""
     faults = []
     for number in range(4):
         at_s = 3.0 + 4.5 * number
-        faults.append(ProxiesFault(ProxiesKind.CRASH_PRIMARY, at_s, 0.6, WITH_ITS_POWER))
+        faults.append(BrokersFault(BrokersKind.CRASH_PRIMARY, at_s, 0.6, WITH_ITS_POWER))
         faults += [
-            ProxiesFault(ProxiesKind.CRASH_PROXY, at_s + 1.9 + 0.1 * number, 0.5, draw) for draw in POWER_OF_EITHER
+            BrokersFault(BrokersKind.CRASH_PROXY, at_s + 1.9 + 0.1 * number, 0.5, draw) for draw in POWER_OF_EITHER
         ]
     for seed in range(3):
         yield replace(
@@ -169,5 +169,5 @@ def test_leading_while_somebody_knows_more_is_found_with_the_brokers_that_ship(m
     """Half of what their publishers send is not durable."""
     monkeypatch.setattr(verdict, "_why_not_from_store", lambda known, view: "")
 
-    crashes = [ProxiesFault(ProxiesKind.CRASH_PRIMARY, 4.0 + 3.5 * number, 0.6, 1) for number in range(5)]
+    crashes = [BrokersFault(BrokersKind.CRASH_PRIMARY, 4.0 + 3.5 * number, 0.6, 1) for number in range(5)]
     assert "is lost" in found_by(monkeypatch, with_the_brokers_that_ship(*crashes)).problem

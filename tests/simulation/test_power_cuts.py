@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation import sets_power_cuts
-from simulation.power_cuts import SCENARIO, Cut, count_operations, cuts_of, problem_of
+from simulation.core.power_cuts import SCENARIO, Cut, count_operations, cuts_of, problem_of
+from simulation.sets import power_cuts
 
 PORTIONS = 4
 """Of all cuts; each test has one of them, so that two processes have something to do."""
@@ -33,10 +33,10 @@ BETWEEN = [Cut(1, 25, True), Cut(1, 25, False)]
 
 
 def test_the_power_may_go_while_a_set_is_made_led_by_another_broker_and_handed_over() -> None:
-    counts = sets_power_cuts.play(None).counts()
+    counts = power_cuts.play(None).counts()
 
-    cuts = [*BETWEEN, *sets_power_cuts.cuts_of(counts, EACH)]
-    runs = [sets_power_cuts.struck(cut) for cut in cuts]
+    cuts = [*BETWEEN, *power_cuts.cuts_of(counts, EACH)]
+    runs = [power_cuts.struck(cut) for cut in cuts]
 
     print(f"{len(cuts)} power cuts at {counts} writes of the set's stores, alone and of all at once in turn")
     assert {run.cut: run.problem for run in runs if run.problem} == {}

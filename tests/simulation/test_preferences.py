@@ -16,31 +16,31 @@ from qpid_ha_agent.failback import PRIORITIES_NOTE
 from qpid_ha_agent.lock import PrimaryLock
 from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.states import State
-from simulation.brokers_node import BrokerNode
+from simulation.brokers.plan import FIRST_WITH_PREFERENCES, BrokersFault, BrokersKind, BrokersPlan, draw_agents_plan
+from simulation.brokers.world import BrokersWorld, run_proxies, run_world
+from simulation.machines.node import BrokerNode
 from simulation.planted import found_by
-from simulation.proxies_plan import FIRST_WITH_PREFERENCES, ProxiesFault, ProxiesKind, ProxiesPlan, draw_agents_plan
-from simulation.proxies_world import ProxiesWorld, run_proxies, run_world
 
 CLUSTERS = 8
 TRIES = 3
-PAUSES = tuple(ProxiesFault(ProxiesKind.AGENTS_PAUSE, 2.0 + 5.0 * number, 2.0, number) for number in range(3))
-DEATHS = tuple(ProxiesFault(ProxiesKind.CRASH_PRIMARY, 4.0 + 5.0 * number, 0.5, 0) for number in range(3))
+PAUSES = tuple(BrokersFault(BrokersKind.AGENTS_PAUSE, 2.0 + 5.0 * number, 2.0, number) for number in range(3))
+DEATHS = tuple(BrokersFault(BrokersKind.CRASH_PRIMARY, 4.0 + 5.0 * number, 0.5, 0) for number in range(3))
 """In those pauses. The machines go on."""
-EMPTIED_COORDINATOR = ProxiesFault(ProxiesKind.COORDINATOR_EMPTIED, 3.0, 0.0, 0)
+EMPTIED_COORDINATOR = BrokersFault(BrokersKind.COORDINATOR_EMPTIED, 3.0, 0.0, 0)
 """The preferred broker leads by then."""
-DEATH_OF_PREFERRED = ProxiesFault(ProxiesKind.CRASH_PRIMARY, 13.0, 0.5, 0)
+DEATH_OF_PREFERRED = BrokersFault(BrokersKind.CRASH_PRIMARY, 13.0, 0.5, 0)
 """The record was written anew by then."""
-CUT_AGENT_OF_PRIMARY = ProxiesFault(ProxiesKind.AGENT_CUT, 4.0, 3.0, 1)
+CUT_AGENT_OF_PRIMARY = BrokersFault(BrokersKind.AGENT_CUT, 4.0, 3.0, 1)
 """`draw` says whose."""
 
 
-def plans() -> Iterator[ProxiesPlan]:
+def plans() -> Iterator[BrokersPlan]:
     """Those that have priorities."""
     drawn = map(draw_agents_plan, range(FIRST_WITH_PREFERENCES, FIRST_WITH_PREFERENCES + 10 * CLUSTERS))
     return (plan for plan in drawn if plan.priorities)
 
 
-def with_a_preferred_broker(*faults: ProxiesFault) -> Iterator[ProxiesPlan]:
+def with_a_preferred_broker(*faults: BrokersFault) -> Iterator[BrokersPlan]:
     """Clusters of three, to which just this happens. In these seeds the last one leads first."""
     for seed in range(TRIES):
         yield replace(
@@ -59,11 +59,11 @@ def test_in_new_clusters_the_coordinator_fails_in_all_its_ways_beside_priorities
     drawn = list(islice(plans(), 30))
     kinds = {fault.kind for plan in drawn for fault in plan.faults}
     assert kinds >= {
-        ProxiesKind.AGENT_CUT,
-        ProxiesKind.COORDINATOR_AWAY,
-        ProxiesKind.COORDINATOR_EMPTIED,
-        ProxiesKind.SESSION_EXPIRED,
-        ProxiesKind.AGENTS_PAUSE,
+        BrokersKind.AGENT_CUT,
+        BrokersKind.COORDINATOR_AWAY,
+        BrokersKind.COORDINATOR_EMPTIED,
+        BrokersKind.SESSION_EXPIRED,
+        BrokersKind.AGENTS_PAUSE,
     }
     assert sum(bool(plan.session_timeout_s) for plan in drawn) > len(drawn) / 4
 
@@ -71,7 +71,7 @@ def test_in_new_clusters_the_coordinator_fails_in_all_its_ways_beside_priorities
 def test_the_preferred_broker_leads_in_the_end_and_loses_its_place_to_nobody() -> None:
     led: list[str] = []
 
-    class World(ProxiesWorld):
+    class World(BrokersWorld):
         def member_changed(self, node: BrokerNode, set_name: str, change: fx.StateChanged, led_generation: int) -> None:
             super().member_changed(node, set_name, change, led_generation)
             if change.after is State.PRIMARY:

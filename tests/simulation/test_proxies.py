@@ -37,16 +37,16 @@ from qpid_ha_broker.model.transactions.producers import Deduplication
 from qpid_ha_broker.model.work import Task
 from qpid_ha_broker.server.proxies.far_links import TICK_S
 from qpid_ha_broker.server.proxies.proxying import Proxying
-from simulation.planted import found_by
-from simulation.proxies_plan import (
+from simulation.brokers.plan import (
     OF_AGENTS_ALONE,
-    ProxiesKind,
+    BrokersKind,
     draw_moves_plan,
     draw_pauses_plan,
     draw_proxies_plan,
     draw_split_plan,
 )
-from simulation.proxies_world import run_proxies
+from simulation.brokers.world import run_proxies
+from simulation.planted import found_by
 
 PORTIONS = {"proxies-0": (1, 3, 7), "proxies-1": (0, 2, 4, 5, 6, 11)}
 """Seeds of one test each, so that two processes have something to do; each with all that is said of their sums."""
@@ -79,7 +79,7 @@ def test_a_seed_of_proxies_tells_the_same_story_twice() -> None:
 
 def test_every_kind_of_fault_of_proxies_is_drawn() -> None:
     kinds = {fault.kind for seed in range(200, 260) for fault in draw_proxies_plan(seed).faults}
-    assert kinds == set(ProxiesKind) - OF_AGENTS_ALONE
+    assert kinds == set(BrokersKind) - OF_AGENTS_ALONE
 
 
 def test_some_clusters_of_proxies_have_clients_with_sessions() -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from qpid_ha_broker.ha.cluster_record import ClusterRecord
+from simulation.brokers.custody import ConfirmationsWatch, Letter, payloads_in
+from simulation.brokers.ledger import Sent
 from simulation.custody import Custody
-from simulation.node import Violation
-from simulation.proxies_custody import ConfirmationsWatch, Letter, payloads_in
-from simulation.proxies_ledger import Sent
+from simulation.violations import Violation
 
 SENT = Sent("p1-1", 7, "plain")
 SENT_S = 5.0

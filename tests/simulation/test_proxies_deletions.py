@@ -8,13 +8,13 @@ from qpid_ha_broker.amqp.links.relayed_links import RelayedLink
 from qpid_ha_broker.amqp.nodes.ended_queues import EndedQueues
 from qpid_ha_broker.amqp.wire.conditions import INTERNAL_ERROR, RESOURCE_DELETED, AmqpError
 from qpid_ha_broker.model.sessions import SessionHoldings
-from simulation.node import Violation
+from simulation.brokers.deletions import DeletionConsumer
+from simulation.brokers.ledger import ClientSession, Sent
+from simulation.brokers.plan import draw_deletions_plan, draw_proxies_plan
+from simulation.brokers.sessions import HeldMessage
 from simulation.planted import found_by
-from simulation.proxies_deletions import DeletionConsumer
-from simulation.proxies_ledger import ClientSession, Sent
-from simulation.proxies_plan import draw_deletions_plan, draw_proxies_plan
-from simulation.proxies_sessions import HeldMessage
 from simulation.test_proxies_ledger import Market
+from simulation.violations import Violation
 
 
 def test_some_clusters_of_proxies_have_clients_whose_queue_is_deleted() -> None:

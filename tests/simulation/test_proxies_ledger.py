@@ -13,12 +13,12 @@ import random
 
 import pytest
 
-from simulation.amqp_client import Shop
-from simulation.node import Violation
-from simulation.proxies_ledger import Handout, Ledger, Reading, Sent
-from simulation.proxies_transactions import TransactingClient, Work
-from simulation.streams import Streams
+from simulation.brokers.amqp_client import Shop
+from simulation.brokers.ledger import Handout, Ledger, Reading, Sent
+from simulation.brokers.transactions import TransactingClient, Work
+from simulation.machines.streams import Streams
 from simulation.trace import Trace
+from simulation.violations import Violation
 from simulation.virtual_time import Schedule
 
 MESSAGE, LATER, WORK = Sent("p0-1", 1, "plain"), Sent("p0-1", 2, "plain"), Sent("t0-1", 1, "plain")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from qpid_ha_broker.amqp.relaying.upstream import Upstream, UpstreamLink
+from simulation.brokers.plan import draw_proxies_plan
+from simulation.brokers.world import run_proxies
 from simulation.planted import found_by
-from simulation.proxies_plan import draw_proxies_plan
-from simulation.proxies_world import run_proxies
 
 WITHOUT_FAULTS, WITH_FAULTS = 56, 12
 """Seeds of clusters that have subscribers."""

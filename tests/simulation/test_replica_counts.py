@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from qpid_ha_broker.cluster_map import Changes
-from simulation.sets_scenario import SetsScenario, cluster
+from simulation.sets.scenario import SetsScenario, cluster
 
 ZONES = ("one", "two", "three", "three", "one")
 RECOVERY_S, CHECK_S = 8.0, 6.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation.sets_scenario import SetsScenario, cluster
+from simulation.sets.scenario import SetsScenario, cluster
 
 SETS = {"one": "n0", "two": "n1", "three": "n2", "four": "n3"}
 """By name, the broker that should lead each."""

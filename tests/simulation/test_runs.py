@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from simulation.__main__ import main
-from simulation.plan import draw_plan
-from simulation.proxies_plan import ProxiesPlan, draw_agents_plan, draw_forwarding_plan, draw_proxies_plan
+from simulation.brokers.plan import BrokersPlan, draw_agents_plan, draw_forwarding_plan, draw_proxies_plan
+from simulation.core.plan import draw_plan
 from simulation.runs import (
     DRAWS,
     ONE_SET,
@@ -21,7 +21,7 @@ from simulation.runs import (
     replay_command,
     run_many,
 )
-from simulation.sets_plan import SetsPlan, draw_sets_plan
+from simulation.sets.plan import SetsPlan, draw_sets_plan
 from simulation.test_new_seeds import CLUSTERS
 
 SEEDS = 2_000
@@ -40,7 +40,7 @@ def test_in_half_of_what_is_drawn_something_crosses_sets_brokers_or_lives_of_a_c
 
     assert sum(map(crosses, plans)) > SEEDS / 2
     assert sum(isinstance(plan, SetsPlan) and len(plan.wanted) > 1 for plan in plans) > SEEDS / 5
-    of_proxies = [plan for plan in plans if isinstance(plan, ProxiesPlan)]
+    of_proxies = [plan for plan in plans if isinstance(plan, BrokersPlan)]
     assert len(of_proxies) > SEEDS / 4
     assert sum(plan.sessions > 0 for plan in of_proxies) > SEEDS / 10
     assert sum(bool(plan.replicas) for plan in of_proxies) > SEEDS / 10

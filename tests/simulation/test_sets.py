@@ -20,8 +20,8 @@ from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.model.transactions.transaction import Message
 from simulation.planted import found_by
-from simulation.sets_plan import SetsKind, draw_sets_plan
-from simulation.sets_world import run_sets
+from simulation.sets.plan import SetsKind, draw_sets_plan
+from simulation.sets.world import run_sets
 
 PORTIONS = {"sets-0": range(8), "sets-1": range(8, 16)}
 """Seeds of one test each, so that two processes have something to do."""

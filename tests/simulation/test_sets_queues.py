@@ -16,7 +16,7 @@ from qpid_ha_broker.server.peers.replica_reports import QueueReport
 from qpid_ha_broker.server.sets import placed_queues
 from qpid_ha_broker.server.sets.placed_queues import PlacedQueues
 from simulation.planted import found_by
-from simulation.sets_plan import draw_sets_plan
+from simulation.sets.plan import draw_sets_plan
 
 Queues = Mapping[str, ev.Arguments]
 SEEDS = 1, 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from simulation.sets_scenario import SetsScenario, cluster
+from simulation.sets.scenario import SetsScenario, cluster
 
 NOTHING_IS_MADE_UP_FOR = {"ha.failure-recovery-interval": "60s"}
 

@@ -9,8 +9,8 @@ from itertools import count, islice
 import pytest
 
 from qpid_ha_broker.model.sets.message_clock import MessageClock
-from simulation.cluster import Cluster, outcome_of
-from simulation.plan import DAMAGE, Kind, Plan, draw_plan
+from simulation.core.cluster import Cluster, outcome_of
+from simulation.core.plan import DAMAGE, Kind, Plan, draw_plan
 
 CLUSTERS = 20
 POWER = {Kind.BLACKOUT, Kind.POWER_CUT, Kind.CRASH}

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.cluster import run
-from simulation.plan import DAMAGE, FIRST_DELAYED, Kind, Plan, draw_plan
+from simulation.core.cluster import run
+from simulation.core.plan import DAMAGE, FIRST_DELAYED, Kind, Plan, draw_plan
 from simulation.shrink import shrink
 
 PORTIONS = {

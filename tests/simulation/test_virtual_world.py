@@ -20,12 +20,12 @@ from qpid_ha_broker.ha.effects import (
     SilentPeer,
 )
 from qpid_ha_broker.ha.frames import Heartbeat, Question, Topic
-from simulation.channel import Delivery
 from simulation.copies import Copy
+from simulation.core.channel import Delivery
+from simulation.core.network import CONNECT_LIMIT_S, Network
+from simulation.core.register import LIMIT_S, Register
 from simulation.custody import Custody, Generation, Holder, Loss
-from simulation.network import CONNECT_LIMIT_S, Network
-from simulation.register import LIMIT_S, Register
-from simulation.streams import Post, StreamEnd, Streams
+from simulation.machines.streams import Post, StreamEnd, Streams
 from simulation.virtual_time import Clock, Schedule
 
 

@@ -26,7 +26,7 @@ from qpid_ha_broker.ha.settings import MemberSettings
 from qpid_ha_broker.ha.states import Phase, State
 from qpid_ha_broker.model.errors import ModelError
 from simulated_disk import SimulatedDisk
-from simulation.node_store import Machine, NodeStore, Process
+from simulation.core.node_store import Machine, NodeStore, Process
 from simulation.virtual_time import Callback, Schedule
 from small_cluster import TICK_S, Node, SmallCluster
 

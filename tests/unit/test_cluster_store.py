@@ -9,9 +9,9 @@ from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.ha.frames import Question, Topic
 from qpid_ha_broker.ha.states import State
 from qpid_ha_broker.model.transactions.transaction import Message
-from simulation.cluster import Cluster
-from simulation.node import Node
-from simulation.power_cuts import SCENARIO
+from simulation.core.cluster import Cluster
+from simulation.core.node import Node
+from simulation.core.power_cuts import SCENARIO
 
 QUIET = replace(SCENARIO, nodes=3, min_in_sync=2, faults=(), faults_end_s=1_000.0, transient=0.0)
 

@@ -1,0 +1,1 @@
+"""`group`: brokers that ship which are members of one group, and the order that carries their log."""
