@@ -230,15 +230,17 @@ class AgentsTrouble:
         nodes: Sequence[BrokerNode],
         default: DefaultSet,
         may_go: Callable[[BrokerNode], bool],
+        ended: Callable[[BrokerNode], None],
         later: Callable[[float, Callable[[], object]], None],
         operator: OperatorOnCall,
     ) -> None:
-        """`later`: what is made good after so long, or at the end."""
+        """`ended`: a broker has, as its agent wanted; `later`: what is made good after so long, or at the end."""
         self._operator = operator
         self._leases = leases
         self._nodes = nodes
         self._default = default
         self._may_go = may_go
+        self._ended = ended
         self._later = later
         self.strikes: dict[StrEnum, Callable[[BrokersFault, random.Random], None]] = {
             BrokersKind.AGENT_STOPS: self._stop_agent,
@@ -281,6 +283,7 @@ class AgentsTrouble:
         node = self._pick(draw)
         if node.agent is not None and node.agent.is_well and self._may_go(node):
             node.note_line("ITS AGENT IS TO END")
+            node.at_death.append(lambda has_power: self._ended(node))
             node.agent.terminate()
             self._later(fault.for_s, node.agent.begin_again)
 

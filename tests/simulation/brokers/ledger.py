@@ -204,6 +204,10 @@ class Ledger:
         self.refused.clear()
         self._held.clear()
 
+    def lose_what_is_not_durable(self) -> None:
+        """Whoever alone was in sync has ended: what was in its memory alone may be lost."""
+        self.accepted = {sent: at_s for sent, at_s in self.accepted.items() if sent in self._durable}
+
     # --- consumers
 
     def hands_out(self, sent: Sent, reading: Reading, is_marked: bool) -> Handout:

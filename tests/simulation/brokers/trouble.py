@@ -87,7 +87,7 @@ class BrokersTrouble:
             BrokersKind.END_SESSION: self._end_session,
             BrokersKind.RECORD_LOST: lambda fault, draw: operator.lose_record(),
             BrokersKind.PRIMARY_ALONE: self._leave_primary_alone,
-            **AgentsTrouble(leases, nodes, default, self._may_go, self._later, operator).strikes,
+            **AgentsTrouble(leases, nodes, default, self._may_go, self._ended, self._later, operator).strikes,
             **self.disks.strikes,
         }
 
@@ -126,6 +126,12 @@ class BrokersTrouble:
         if any(each.disks.is_full for each in self._nodes):
             return False  # it holds nothing of what is durable, and whoever starts there cannot
         return is_whole and all(self._can_spare(placed, node.name) for placed in self._sets)
+
+    def _ended(self, node: BrokerNode) -> None:
+        """In good order. It could go when that was asked for; a primary that hands over first takes its time."""
+        for placed in self._sets:
+            if set(placed.register.record.members) == {node.name}:
+                placed.ledger.lose_what_is_not_durable()
 
     def _can_spare(self, placed: PlacedSet, name: str) -> bool:
         primary = placed.primary
