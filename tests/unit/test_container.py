@@ -432,7 +432,7 @@ def test_a_publisher_that_waits_for_memory_and_leaves_is_forgotten() -> None:
 def test_a_bug_costs_one_connection_and_what_it_held_is_there_for_the_others(
     broker: PairedBroker, client: PairedClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bug(request: bytes, subject: object, elsewhere: object, caller: object) -> None:
+    def bug(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
     client.publish("q", 0)
