@@ -45,7 +45,6 @@ _SEALED: Final = Layout(
 """Of what follows, and of Block."""
 _BLOCK: Final = _SEAL + _SEALED
 BLOCK_HEADER_BYTES: Final = _BLOCK.size
-MAX_DATA_BYTES: Final = 0xFFFFFFFF
 MAX_AGE_MS: Final = 0xFFFFFFFF
 
 _NUMBERS: Final = (
