@@ -11,6 +11,7 @@ from kept_core import KeptCore, recovered
 from model_support import NOW_MS, Core, bodies, held_picture, message
 from qpid_ha_broker.events import types as ev
 from qpid_ha_broker.model.logs.log import COMMITTED
+from qpid_ha_broker.model.queues.dispatcher import Handout
 from qpid_ha_broker.model.queues.queue import Queue
 from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.sessions import SessionRegistry
@@ -114,6 +115,45 @@ def test_a_release_that_counts_no_failure_is_written_for_what_is_held_and_for_no
     core.resources.release(queue, [mine], failed=False)
     assert core.read() == [ev.Released(queue.id, (mine.id,), False)]
     core.check()
+
+
+def given_to_somebody_without_a_session(core: Core, queue: Queue) -> Handout:
+    plain = core.consumer(queue)
+    core.give_credit(queue, plain, 2)
+    (handout,) = core.resources.hand_out(core.now_ms, 100)
+    return handout
+
+
+def test_what_a_session_gives_back_goes_to_nobody_without_one_before_that_is_committed() -> None:
+    """For a next primary that does not know of it the session has it still: two would (seed 9001656 of proxies)."""
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, *"ab")
+    (mine,) = taken(core, queue, 1)
+    core.commit()
+    core.resources.release(queue, [mine], failed=False)
+
+    handout = given_to_somebody_without_a_session(core, queue)
+    assert bodies(handout.entries) == ["a", "b"]
+    assert not handout.written.is_committed
+    core.commit()
+    assert handout.written.is_committed
+
+    core.publish(queue, "c")
+    assert given_to_somebody_without_a_session(core, queue).written.is_committed, "nothing was given back since"
+    assert not core.catalog.holdings.given_back
+
+
+def test_who_leads_again_waits_for_nothing_of_his_earlier_lead() -> None:
+    """Its log may have ended earlier since, and nothing may come that has that LSN."""
+    core = Core()
+    queue = core.queue("q")
+    core.publish(queue, "a")
+    (mine,) = taken(core, queue, 1)
+    core.resources.release(queue, [mine], failed=False)
+    core.resources.replicated.take_over(NOW_MS, 0)
+
+    assert given_to_somebody_without_a_session(core, queue).written is COMMITTED
 
 
 def test_a_transaction_that_is_rolled_back_leaves_the_session_what_it_had() -> None:

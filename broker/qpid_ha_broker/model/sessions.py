@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.model.logs.log import COMMITTED, CommitToken
 from qpid_ha_broker.model.queues.queue import NOTHING_HELD, Queue, SessionLink
 from qpid_ha_broker.model.queues.sequence import Entry, SessionOwner
 from qpid_ha_broker.model.replication import has_replicated_messages
@@ -162,6 +163,9 @@ class SessionHoldings:
 
     def __init__(self) -> None:
         self._links: dict[tuple[int, str, str, Queue], SessionLink] = {}
+        self.given_back: dict[Queue, CommitToken] = {}
+        """What has to be committed before messages of a queue go to anybody who has no session: that a link has given
+        back what it held of it. For a next primary that lacks this it is held still."""
 
     def __len__(self) -> int:
         """How many links hold something."""
@@ -204,8 +208,16 @@ class SessionHoldings:
                 if not link.ids:
                     del self._links[link.key]
 
+    def awaited(self, queue: Queue) -> CommitToken:
+        """See `given_back`, of which what is committed goes."""
+        written = self.given_back.get(queue, COMMITTED)
+        if written.is_committed:
+            self.given_back.pop(queue, None)
+        return written
+
     def drop_queue(self, queue: Queue) -> None:
         """Let nobody hold anything of `queue`."""
+        self.given_back.pop(queue, None)
         for link in set(queue.held.values()):
             del self._links[link.key]
         queue.held = NOTHING_HELD

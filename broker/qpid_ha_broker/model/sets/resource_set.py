@@ -145,16 +145,19 @@ class ResourceSet:
     def release(self, queue: Queue, entries: Sequence[Entry], failed: bool, annotations: bytes = b"") -> None:
         """`entries` come back to their places; `annotations`: what is said of them now, empty: nothing new."""
         event = ev.Released(queue.id, _ids(entries), failed)
-        if not annotations:
-            self.submit((event,), lambda lsns: self.catalog.released(queue, entries, failed))
-            return
-        annotated = ev.Annotated(queue.id, event.ids, annotations)
+        are_of_sessions = bool(queue.held) and not queue.held.keys().isdisjoint(event.ids)
+        if annotations:
+            annotated = ev.Annotated(queue.id, event.ids, annotations)
 
-        def count(lsns: Sequence[int]) -> None:
-            self.state.apply(lsns[0], annotated)
-            self.catalog.released(queue, entries, failed)
+            def count(lsns: Sequence[int]) -> None:
+                self.state.apply(lsns[0], annotated)
+                self.catalog.released(queue, entries, failed)
 
-        self.submit((annotated, event), count)
+            written = self.submit((annotated, event), count)
+        else:
+            written = self.submit((event,), lambda lsns: self.catalog.released(queue, entries, failed))
+        if are_of_sessions:
+            self.catalog.holdings.given_back[queue] = written
 
     def dequeue(self, queue: Queue, entries: list[Entry], reason: ev.DequeueReason) -> CommitToken:
         """`entries` leave `queue`."""
@@ -270,6 +273,7 @@ class ResourceSet:
         """Become the one who writes. Users of the last primary have `grace_ms` to come back to what was theirs."""
         self.drop_open_unit()
         queues = self.catalog.queues.values()
+        self.catalog.holdings.given_back.clear()  # of an earlier lead, if this broker had one, and of its log
         self.catalog.now_ms = now_ms
         self.catalog.timed = take_over_queues(queues, self.log, self.state.marks, now_ms, grace_ms)
         self.catalog.wake_consumers()

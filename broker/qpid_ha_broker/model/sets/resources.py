@@ -335,8 +335,11 @@ class Resources:
     def _acquired(self, queue: Queue, consumer: Consumer, entries: list[Entry]) -> CommitToken:
         if consumer.session_owner is not None:
             return self.sets.holding(queue).hold(queue, entries, consumer.session_owner)
-        if consumer.browsing or not self.log_acquisitions or self.replication.counts_later:
+        if consumer.browsing or self.replication.counts_later:
             return COMMITTED  # of a group all that was out is marked when its member ends: nothing need be told
+        if not self.log_acquisitions:
+            holdings = self.catalog.holdings
+            return holdings.awaited(queue) if holdings.given_back else COMMITTED
         return self.sets.holding(queue).acquire(queue, entries)
 
     def accept(self, queue: Queue, entries: list[Entry]) -> CommitToken:
