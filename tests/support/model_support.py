@@ -298,15 +298,21 @@ def picture(sets: ResourceSets) -> dict[str, object]:
     return _picture(sets, list(catalog.queues.values()), list(catalog.exchanges.values()), catalog.memory_bytes)
 
 
-def replicated_picture(sets: ResourceSets) -> dict[str, object]:
-    """What of a primary's state its backups must hold."""
+def replicated_picture(sets: ResourceSets, *, any_restarted: bool = False) -> dict[str, object]:
+    """What of a primary's state its backups must hold.
+
+    `any_restarted`: some of them may have read it from their stores. A snapshot says of a message only the queues that
+    still had it when it was made, so who has come back does not know to which others it came.
+    """
     queues, exchanges = sets.replicated.state.queues(), sets.replicated.state.exchanges()
     held = [queue for queue in queues if queue.replication is Replicate.MESSAGES]
     memory = sum(queue.messages.resident + MESSAGE_OVERHEAD * queue.messages.count for queue in held)
-    return _picture(sets, queues, exchanges, memory)
+    return _picture(sets, queues, exchanges, memory, any_restarted)
 
 
-def _picture(sets: ResourceSets, queues: list[Queue], exchanges: list[Exchange], memory: int) -> dict[str, object]:
+def _picture(
+    sets: ResourceSets, queues: list[Queue], exchanges: list[Exchange], memory: int, any_restarted: bool = False
+) -> dict[str, object]:
     catalog, state = sets.catalog, sets.replicated.state
 
     def shared(exchange: Exchange) -> list[Binding]:
@@ -314,7 +320,7 @@ def _picture(sets: ResourceSets, queues: list[Queue], exchanges: list[Exchange],
         return [binding for binding, queue in ends if not is_local_binding(exchange, queue, binding.arguments)]
 
     return {
-        "queues": {queue.name: _queue_picture(queue) for queue in queues},
+        "queues": {queue.name: _queue_picture(queue, any_restarted) for queue in queues},
         "exchanges": {each.name: (each.id, each.kind, dict(each.arguments), shared(each)) for each in exchanges},
         "ids": (
             sorted(queue.id for queue in queues if catalog.queues_by_id[queue.id] is queue),
@@ -336,9 +342,11 @@ def held_picture(sets: ResourceSets) -> list[tuple[int, str, str, str, list[int]
     return sorted((link.session, link.name, link.link, link.queue.name, list(link.ids)) for link in links)
 
 
-def _queue_picture(queue: Queue) -> tuple[object, ...]:
+def _queue_picture(queue: Queue, any_restarted: bool) -> tuple[object, ...]:
     kept = queue.messages if queue.replication is Replicate.MESSAGES else ()
     messages = [(entry.id, event_of(entry), entry.delivery_count) for entry in kept]
+    if any_restarted:
+        messages = [(lsn, event._replace(queues=(queue.id,)), failures) for lsn, event, failures in messages]
     size = sum(len(event.payload) for _, event, _ in messages)
     facts = queue.id, dict(queue.arguments.given), queue.replication, queue.used, queue.owner
     return *facts, len(messages), size, messages, dict(queue.messages.annotations) if messages else {}

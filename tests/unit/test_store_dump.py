@@ -8,6 +8,10 @@ from kept_core import KeptCore, copied, durable_picture, recovered
 from model_support import message
 from qpid_ha_broker.events.codec import LogRecord, decode
 from qpid_ha_broker.events.types import Enqueued, QueueDeclared, Released
+from qpid_ha_broker.ha.browser import Browsers, objects_frame
+from qpid_ha_broker.ha.catchup import CatchUp
+from qpid_ha_broker.ha.frames import Chunk
+from qpid_ha_broker.model.sets.resources import Resources
 from qpid_ha_broker.store.dump import PIECE_LENGTH, Dump
 from qpid_ha_broker.store.errors import StoreDamaged
 
@@ -19,6 +23,19 @@ def pieces_of(dump: Dump, max_bytes: int = 1 << 20) -> list[list[LogRecord]]:
 def messages_of(pieces: list[list[LogRecord]]) -> list[list[int]]:
     found = [[record.lsn for record in piece if isinstance(record.event, Enqueued)] for piece in pieces]
     return [ids for ids in found if ids]
+
+
+def catch_up(backup: Resources, primary: Resources, common_lsn: int) -> None:
+    """Up to the last of the queues of `primary`, which writes nothing meanwhile."""
+    catching_up = CatchUp(backup.replicated, common_lsn)
+    catching_up.discard_after_common()
+    held = {frame.queue: frame.ranges for frame in catching_up.holdings()}
+    state, lsn = primary.replicated.state, primary.replicated.log.last_lsn
+    catching_up.objects(objects_frame(state, 2, lsn))
+    browsers = Browsers(state, 2, lsn, held, max_messages=100, max_bytes=1 << 20, window=100)
+    while isinstance(frame := browsers.next(100), Chunk):
+        catching_up.chunk(frame)
+    catching_up.finish()
 
 
 def test_configuration_comes_first_then_messages_the_newest_first() -> None:
@@ -54,6 +71,28 @@ def test_a_message_of_several_queues_is_dumped_once() -> None:
     assert [event.queues for event in events if isinstance(event, Enqueued)] == [ids, ids[1:]]
     core.write_dump(dump, number, pieces)
     assert durable_picture(recovered(core.disk)[0].sets) == durable_picture(core.sets)
+
+
+def test_what_a_primary_has_brought_back_is_dumped_where_a_snapshot_knew_another_queue_alone() -> None:
+    """A removal that nobody else had was in the snapshot with which a backup came back: it is taken back."""
+    core = KeptCore()
+    queues = [core.queue(name) for name in "pqr"]
+    core.publish(core.exchange("x", "fanout", *queues), message("one", durable=True), message("two", durable=True))
+    core.keep()
+    rolled, common_lsn = core.journal.roll(), core.log.last_lsn
+    early = copied(core.disk)
+    primary = recovered(early)[0]
+    core.consume(queues[1])
+    dump, number = core.begin_dump()
+    core.write_dump(dump, number, list(iter(lambda: dump.next(1000), None)))
+    core.journal.drop_before(number)
+    backup = recovered(core.disk)[0]
+    catch_up(backup, primary, common_lsn)
+    assert durable_picture(backup.sets) == durable_picture(primary.sets)
+    again = Dump(backup.sets)
+    core.disk = early
+    core.write_dump(again, rolled, list(iter(lambda: again.next(1000), None)))
+    assert durable_picture(recovered(early)[0].sets) == durable_picture(primary.sets)
 
 
 def test_failed_deliveries_during_a_dump_count_once_before_and_after_their_message_was_dumped() -> None:

@@ -102,12 +102,20 @@ class Dump:
         return records
 
     def _shared(self, queue_id: int, message_id: int, event: ev.Enqueued) -> tuple[int, ...]:
-        """The queues of the event for which this record speaks: none if one that was dumped before spoke for it."""
+        """The queues of the event for which this record speaks: none if one that was dumped before spoke for it.
+
+        Only entries whose headers name the same queues speak for each other. A message may have been in a snapshot for
+        one queue alone, since it had left the other, and then a primary from whose log it never left there has brought
+        it back: those are two records.
+        """
         place = self._places[queue_id]
         queues = [queue_id]
         for other_id in event.queues:
             other, other_place = self._sets.catalog.queues_by_id.get(other_id), self._places.get(other_id)
-            if other_id == queue_id or other is None or other_place is None or other.messages.find(message_id) is None:
+            if other_id == queue_id or other is None or other_place is None:
+                continue
+            entry = other.messages.find(message_id)
+            if entry is None or entry.header.queues != event.queues:
                 continue
             if other_place < place:
                 return ()
