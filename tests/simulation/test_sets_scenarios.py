@@ -158,6 +158,26 @@ def test_a_broker_that_begins_to_lead_default_hears_of_the_first_that_it_writes_
         assert set(world.queues_in("shard-1")) == {"q1"}
 
 
+def test_what_a_new_controller_found_counts_as_committed_before_anybody_acts_on_it() -> None:
+    """It has nothing to write, and so the core hears of no commit: the checks do, before they look once more."""
+    with cluster(("",) * 3, {}) as world:
+        make: dict[str, object] = {"action": "create", "arguments": {"qpid.resource-set": "set"}, "name": "q"}
+        world.asked("sets", {"action": "create", "name": "set", "replicas": ["n1", "n2"], "preferred": "n1"})
+        world.let_go_by(5.0)
+        world.node("n0").disks.slow_s = 600.0
+        world.ask("queues", make)
+        world.let_go_by(0.5)
+        assert set(world.node("n1").resources.catalog.map.queues) == set(), "it holds what is not committed"
+        setattr(world.controllers, "look", lambda: None)  # noqa: B010 - a method, which mypy lets nobody replace
+        world.kill("n0")
+        world.node("n0").disks.slow_s = 0.0
+        world.start("n0")
+
+        world.run_until(lambda: world.queues_in("set") == {"q"}, 10.0)
+
+        assert set(world.controllers.map.queues) == {"q"}
+
+
 def test_a_new_set_is_led_although_one_of_its_brokers_died_before_anybody_led_it() -> None:
     with cluster(("",) * 4, NOTHING_IS_MADE_UP_FOR) as world:
         world.kill("n2")  # the controller does not know it yet

@@ -10,7 +10,9 @@ from qpid_ha_broker.cluster import messages as ms
 from qpid_ha_broker.cluster.placement import Placement
 from qpid_ha_broker.cluster_map import ClusterMap
 from qpid_ha_broker.events import types as ev
+from qpid_ha_broker.ha import effects as fx
 from qpid_ha_broker.server.controller.controller_service import ControllerCore, ControllerService
+from qpid_ha_broker.server.sets.set_member import SetMember
 from simulation.machines.node import BrokerNode
 from simulation.machines.streams import Streams
 from simulation.sets.map_checks import MapChecks, copy_map
@@ -87,11 +89,18 @@ class ControllersWatch:
         self._in_reach_s: dict[str, float] = {}
         """By broker: since when the newest controller reaches it, and it is there."""
 
-    def watch(self, node: BrokerNode, service: ControllerService) -> None:
-        """Look at all controllers that this broker's process will be."""
+    def watch(self, node: BrokerNode, service: ControllerService, default: SetMember) -> None:
+        """Look at all controllers that this broker's process will be. `default`: its member of that set."""
         make = service._make_core
         service._make_core = lambda: SeenController(make(), self, node)
         service.core = SeenController(service.core, self, node)
+        go_on = default._loop.actions[fx.Committed]
+
+        def seen_committed(effect: fx.Committed) -> None:
+            self.note_committed()
+            go_on(effect)
+
+        default._loop.actions[fx.Committed] = seen_committed
 
     # --- what happens
 
@@ -101,6 +110,7 @@ class ControllersWatch:
             self.generation, self._own = began.generation, node
             self._written = [(began.map.changed_lsn, copy_map(began.map))]
             self._in_reach_s.clear()
+            self.note_committed()
 
     def written(self, generation: int, lsn: int, there: ClusterMap) -> None:
         """The map is that, as of that LSN of the log of `default`."""
@@ -115,6 +125,13 @@ class ControllersWatch:
         while self._written and self._written[0][0] <= lsn:
             self._commit(self._written.pop(0)[1])
 
+    def note_committed(self) -> None:
+        """The log of `default` has committed more. A controller that has written nothing does not hear of it: what it
+        found may be committed only now, and whoever leads a set acts on that at once."""
+        own = self._own
+        if own is not None and own.is_serving and own.member.status.generation == self.generation:
+            self.committed(self.generation, own.resources.replicated.log.whole_lsn())
+
     def asked(self, request: ms.ClusterRequest, there: ClusterMap) -> None:
         """Of a controller that has that map."""
         queue = there.queues.get(request.name) if isinstance(request, ms.DeleteQueue) else None
@@ -128,12 +145,9 @@ class ControllersWatch:
 
     def look(self) -> None:
         """Now and then."""
-        own = self._own
-        if own is None:
-            return
-        if own.is_serving and own.member.status.generation == self.generation:
-            self.committed(self.generation, own.resources.replicated.log.whole_lsn())
-        self._note_reach()
+        if self._own is not None:
+            self.note_committed()
+            self._note_reach()
 
     def decided(
         self,

@@ -163,7 +163,7 @@ class SetsWorld(BrokersWorld):
     def joined(self, node: BrokerNode, broker: SimulatedBroker) -> None:
         sets = broker.sets
         assert sets is not None
-        self.controllers.watch(node, sets.service)
+        self.controllers.watch(node, sets.service, broker.membership.default)
         self._cut_client(node, sets.client)
         sets._reports._room_bytes = lambda: ROOM_BYTES
         compare, report = sets.queues._compare, sets.queues.report
