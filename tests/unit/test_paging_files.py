@@ -31,6 +31,23 @@ def test_messages_move_to_the_file_that_replaces_theirs() -> None:
     assert core.consume(queue) == numbers(20)
 
 
+def test_a_message_leaves_for_a_snapshot_that_names_only_the_queues_which_still_have_it() -> None:
+    core = PagedCore()
+    gone, one, other, alone = queues = [core.queue(name) for name in ("gone", "one", "other", "alone")]
+    messages = [message(str(number), durable=True) for number in range(10)]
+    core.publish(core.exchange("three", "fanout", gone, one, other), *messages)
+    core.publish(core.exchange("two", "fanout", gone, alone), *messages)
+    core.close_file()
+    core.consume(gone)
+    left = {entry.id: event_of(entry) for queue in queues for entry in queue.messages}
+    snapshot = [LogRecord(lsn, event._replace(queues=event.queues[1:]), False) for lsn, event in sorted(left.items())]
+    assert {record.event.queues for record in snapshot} == {(one.id, other.id), (alone.id,)}
+    core.write(snapshot)
+    core.page_out(core.close_file())
+    assert [len(paged(queue)) for queue in queues] == [0, 9, 9, 9]
+    assert core.consume(one) == core.consume(other) == core.consume(alone) == numbers(10)
+
+
 def test_a_file_that_was_deleted_is_read_as_long_as_it_is_needed() -> None:
     core = PagedCore()
     queue = filled(core)

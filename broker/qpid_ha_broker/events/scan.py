@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+from zlib import crc32
 
 from .fields import read_ids
-from .layout import ENQUEUED, ENQUEUED_KINDS, HEADER, HEADER_BYTES, HEADER_WORDS, PLAIN, WORDS
+from .layout import ENQUEUED, ENQUEUED_KINDS, HEADER, HEADER_BYTES, HEADER_WORDS, LENGTHS, PLAIN, SEAL, WORDS
 
 _ENQUEUED_KINDS: Final = frozenset(map(int, ENQUEUED_KINDS))
 _MESSAGE: Final = PLAIN.between("size", "queues")
@@ -62,6 +63,17 @@ def queues_at(data: bytes, at: int) -> tuple[int, ...]:
     """The queues of the Enqueued that begins there."""
     *_, queues, _ = ENQUEUED.unpack_from(data, at + ENQUEUED.start)
     return read_ids(data, at + ENQUEUED.end, queues)
+
+
+def unshared_checksum(data: bytes, at: int) -> int | None:
+    """What the checksum of the Enqueued that begins there would be if it were of no queue; None: its own is wrong."""
+    size, checksum = SEAL.unpack_from(data, at)
+    record = memoryview(data)[at : at + size]
+    if crc32(record[SEAL.end :]) != checksum:
+        return None
+    queues, key_bytes = LENGTHS.unpack_from(data, at + LENGTHS.start)
+    head = crc32(LENGTHS.pack(0, key_bytes), crc32(record[SEAL.end : LENGTHS.start]))
+    return crc32(record[ENQUEUED.end + 8 * queues :], head)
 
 
 def offset_after(data: bytes, lsn: int) -> int:

@@ -38,10 +38,15 @@ ENOUGH: Final = 0.95
 """Down to this share of the memory that may be used."""
 PART_SEAL: Final = 1 << 32
 """In a seal: the record is part of a unit, which its checksum covers."""
+SHARED_SEAL: Final = 1 << 33
+"""In a seal: the record is of several queues, and the checksum is what it would be without their ids.
+
+A snapshot names fewer of them than the message in memory, once some do not have it any more.
+"""
 
 
 class PlacedRecords(NamedTuple):
-    """Messages of one queue in a file, in the order of the file: LSN, offset, and checksum with PART_SEAL."""
+    """Messages of one queue in a file, in the order of the file: LSN, offset, and checksum with the marks above."""
 
     lsns: array[int]
     offsets: array[int]
@@ -273,7 +278,7 @@ class Paging:
                 tally.left += size
                 continue
             at = places[entry.id]
-            if _seal(entry, body, records.seals[at] >= PART_SEAL) != records.seals[at]:
+            if _seal(queue, entry, body, records.seals[at]) != records.seals[at]:
                 continue  # the record was taken back, and its LSN is another one's now
             replace(queue, entry, BodyRef(entry.id, source, records.offsets[at], size))
             tally.freed += size
@@ -287,17 +292,19 @@ class Paging:
         return kept
 
 
-def _seal(entry: Entry, body: bytes, part: bool) -> int:
-    """What `PlacedRecords` has for this message, if the record there is its own."""
-    lsn, (queues, durable, priority, expires_at_ms, key, due_at_ms) = entry.id, entry.header
-    if len(queues) == 1 and not key and not due_at_ms:
+def _seal(queue: Queue, entry: Entry, body: bytes, found: int) -> int:
+    """What `PlacedRecords` has for this message, if the record there, of which it has `found`, is its own."""
+    part, shared = bool(found & PART_SEAL), bool(found & SHARED_SEAL)
+    lsn, (_, durable, priority, expires_at_ms, key, due_at_ms) = entry.id, entry.header
+    if not shared and not key and not due_at_ms:
         head = PLAIN_HEAD.pack(
-            lsn, RecordKind.ENQUEUED, PART if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queues[0]
+            lsn, RecordKind.ENQUEUED, PART if part else 0, VERSION, durable, priority, expires_at_ms, 1, 0, queue.id
         )
         seal = crc32(body, crc32(head))
     else:
-        seal = SEAL.unpack_from(encode(lsn, entry.enqueued(body), part))[1]
-    return seal | PART_SEAL if part else seal
+        event = entry.enqueued(body)._replace(queues=() if shared else (queue.id,))
+        seal = SEAL.unpack_from(encode(lsn, event, part))[1]
+    return seal | found & (PART_SEAL | SHARED_SEAL)
 
 
 def lead_bytes(memory_bytes: int, queues: int) -> int:

@@ -14,8 +14,8 @@ from threading import Lock
 from typing import Final
 
 from qpid_ha_broker.events.layout import ENQUEUED_KINDS, ONE_QUEUE, PART, RecordKind, word_of
-from qpid_ha_broker.events.scan import queues_at, scan_plain
-from qpid_ha_broker.model.paging import PART_SEAL, BodyPiece, PlacedRecords
+from qpid_ha_broker.events.scan import queues_at, scan_plain, unshared_checksum
+from qpid_ha_broker.model.paging import PART_SEAL, SHARED_SEAL, BodyPiece, PlacedRecords
 from qpid_ha_broker.model.queues.paged import BodyDamaged
 
 from .blocks import BlockKind
@@ -169,7 +169,10 @@ class _Found:
                     records.offsets.append(base + at)
                     records.seals.append(seal)
                 else:
-                    self._add_to_all(set(queues_at(data, at)), lsn, base + at, seal)
+                    queues = queues_at(data, at)
+                    if len(queues) > 1 and (unshared := unshared_checksum(data, at)) is not None:
+                        seal = unshared | SHARED_SEAL | seal & PART_SEAL
+                    self._add_to_all(set(queues), lsn, base + at, seal)
             at += size
             count += 1
             if not count % _BREATH:
