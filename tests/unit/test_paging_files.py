@@ -40,9 +40,9 @@ def test_a_message_leaves_for_a_snapshot_that_names_only_the_queues_which_still_
     core.close_file()
     core.consume(gone)
     left = {entry.id: event_of(entry) for queue in queues for entry in queue.messages}
-    snapshot = [LogRecord(lsn, event._replace(queues=event.queues[1:]), False) for lsn, event in sorted(left.items())]
-    assert {record.event.queues for record in snapshot} == {(one.id, other.id), (alone.id,)}
-    core.write(snapshot)
+    snapshot = {lsn: event._replace(queues=event.queues[1:]) for lsn, event in sorted(left.items())}
+    assert {event.queues for event in snapshot.values()} == {(one.id, other.id), (alone.id,)}
+    core.write([LogRecord(lsn, event, False) for lsn, event in snapshot.items()])
     core.page_out(core.close_file())
     assert [len(paged(queue)) for queue in queues] == [0, 9, 9, 9]
     assert core.consume(one) == core.consume(other) == core.consume(alone) == numbers(10)

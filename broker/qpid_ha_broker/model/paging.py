@@ -292,9 +292,9 @@ class Paging:
         return kept
 
 
-def _seal(queue: Queue, entry: Entry, body: bytes, found: int) -> int:
-    """What `PlacedRecords` has for this message, if the record there, of which it has `found`, is its own."""
-    part, shared = bool(found & PART_SEAL), bool(found & SHARED_SEAL)
+def _seal(queue: Queue, entry: Entry, body: bytes, placed: int) -> int:
+    """What `PlacedRecords` has for this message, if the record there, whose seal is `placed`, is its own."""
+    part, shared = bool(placed & PART_SEAL), bool(placed & SHARED_SEAL)
     lsn, (_, durable, priority, expires_at_ms, key, due_at_ms) = entry.id, entry.header
     if not shared and not key and not due_at_ms:
         head = PLAIN_HEAD.pack(
@@ -304,7 +304,7 @@ def _seal(queue: Queue, entry: Entry, body: bytes, found: int) -> int:
     else:
         event = entry.enqueued(body)._replace(queues=() if shared else (queue.id,))
         seal = SEAL.unpack_from(encode(lsn, event, part))[1]
-    return seal | found & (PART_SEAL | SHARED_SEAL)
+    return seal | placed & (PART_SEAL | SHARED_SEAL)
 
 
 def lead_bytes(memory_bytes: int, queues: int) -> int:
