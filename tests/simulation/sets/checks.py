@@ -100,7 +100,7 @@ class ControllersWatch:
             self.note_committed()
             go_on(effect)
 
-        default._loop.actions[fx.Committed] = seen_committed
+        default._loop.actions = {**default._loop.actions, fx.Committed: seen_committed}
 
     # --- what happens
 
