@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
-from .fields import read_ids
+from .fields import ID, read_ids
 from .layout import ENQUEUED, ENQUEUED_KINDS, HEADER, HEADER_BYTES, HEADER_WORDS, LENGTHS, PLAIN, SEAL, WORDS
 
 _ENQUEUED_KINDS: Final = frozenset(map(int, ENQUEUED_KINDS))
@@ -73,7 +73,7 @@ def unshared_checksum(data: bytes, at: int) -> int | None:
         return None
     queues, key_bytes = LENGTHS.unpack_from(data, at + LENGTHS.start)
     head = crc32(LENGTHS.pack(0, key_bytes), crc32(record[SEAL.end : LENGTHS.start]))
-    return crc32(record[ENQUEUED.end + 8 * queues :], head)
+    return crc32(record[ENQUEUED.end + ID.size * queues :], head)
 
 
 def offset_after(data: bytes, lsn: int) -> int:
