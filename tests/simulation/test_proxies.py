@@ -249,7 +249,7 @@ def test_an_attempt_that_was_given_up_and_takes_the_session_from_the_next_one_is
 def test_a_primary_that_gives_messages_although_it_was_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeadershipProof, "look", lambda self, now_s, woke_s: LeadProof.ALONE)
 
-    plans = map(draw_proxies_plan, (131, 54))  # where a primary is stopped for long
+    plans = map(draw_split_plan, (1, 2))
     assert "gives messages to consumers as primary of generation" in found_by(monkeypatch, plans).problem
 
 
