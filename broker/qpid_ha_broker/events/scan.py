@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
-from .fields import ID, read_ids
-from .layout import ENQUEUED, ENQUEUED_KINDS, HEADER, HEADER_BYTES, HEADER_WORDS, LENGTHS, PLAIN, SEAL, WORDS
+from .fields import read_ids
+from .layout import ENQUEUED, ENQUEUED_KINDS, HEADER, HEADER_BYTES, HEADER_WORDS, ID, LENGTHS, PLAIN, SEAL, WORDS
 
 _ENQUEUED_KINDS: Final = frozenset(map(int, ENQUEUED_KINDS))
 _MESSAGE: Final = PLAIN.between("size", "queues")
