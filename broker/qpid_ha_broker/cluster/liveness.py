@@ -86,10 +86,10 @@ class Liveness:
         """Those of the ones with a reset connection, or of which nothing was heard yet, that take no other one."""
         self._asked_s: dict[str, float] = {}
         """When it was asked last, of one that has not reported since."""
-        self._questions: Counter[str] = Counter()
-        """The same of questions of which nothing has come yet."""
         self._answered_s: dict[str, float] = {}
         """The same of its last answer: it leads."""
+        self._questions: Counter[str] = Counter()
+        """How many questions to it are under way."""
         self._silent: set[str] = set()
         """Of those that are lost: nothing says that they are gone, but that nothing was heard of them."""
         self._gone: set[str] = set()
